@@ -1,0 +1,100 @@
+"""GGUF's "K" block formats: 256 weights in groups of 16 or 32, whose scales (and minimums) are themselves quantized.
+
+Each function decodes (n, block bytes) uint8 into (n, 256) float32, written into `out`. Knows nothing of files.
+Layouts are those of ggml's block structures. Where q is packed, a run of bytes holds several runs of weights: the
+lowest bits are the first run, the next bits the one after it, and so on.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from qwill.formats.blocks32 import Bytes, Floats, half
+
+__all__ = ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k"]
+
+
+def _unpack(packed: Bytes, run: int, bits: int) -> Bytes:
+    """(n, k) bytes in runs of `run`; each becomes 8/bits runs of `bits`-bit numbers -> (n, k / run, 8 / bits, run)."""
+    runs = packed.reshape(len(packed), -1, 1, run)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8).reshape(-1, 1)
+    return (runs >> shifts) & np.uint8(2**bits - 1)
+
+
+def _scale(q: npt.NDArray[np.generic], scales: Floats, out: Floats) -> None:
+    """out = scales × q, with one scale, (n, groups), for each equal group of a block's weights."""
+    np.copyto(out, q.reshape(out.shape))
+    groups = out.reshape(*scales.shape, -1)
+    groups *= scales[..., None]
+
+
+def _subtract(minimums: Floats, out: Floats) -> None:
+    groups = out.reshape(*minimums.shape, -1)
+    groups -= minimums[..., None]
+
+
+def _scales_6bit(packed: Bytes) -> tuple[Bytes, Bytes]:
+    """(n, 12) bytes -> eight 6-bit scales and eight 6-bit minimums, (n, 8) each.
+
+    Bytes 0–3: scales 0–3 in six bits, and above them the upper two bits of scales 4–7. Bytes 4–7: the same of the
+    minimums. Bytes 8–11: the lower four bits of scales 4–7 and, in the high halves, of minimums 4–7.
+    """
+    first, second, low = packed[:, :4], packed[:, 4:8], packed[:, 8:]
+    scales = np.concatenate((first & 63, (low & 15) | (first >> 6 << 4)), axis=1)
+    minimums = np.concatenate((second & 63, (low >> 4) | (second >> 6 << 4)), axis=1)
+    return scales, minimums
+
+
+def q2_k(blocks: Bytes, out: Floats) -> None:
+    """16 × (4-bit scale, 4-bit minimum above it), 64 × four 2-bit q in runs of 32, scale fp16, minimum fp16.
+
+    Groups of 16; weight = (scale × group scale) × q − (minimum × group minimum).
+    """
+    _scale(_unpack(blocks[:, 16:80], 32, 2), half(blocks, 80) * (blocks[:, :16] & 15), out)
+    _subtract(half(blocks, 82) * (blocks[:, :16] >> 4), out)
+
+
+def q3_k(blocks: Bytes, out: Floats) -> None:
+    """32 bytes of third bits (bit b of byte j: weight 32 b + j), 64 × four 2-bit q in runs of 32, 12 bytes of scales, fp16.
+
+    Groups of 16; weight = (scale × (group scale − 32)) × (q − 4), where the third bit of q is worth 4.
+    The 6-bit group scales: bytes 0–7 hold the low four bits of scales 0–7 and, in the high halves, of 8–15; bytes 8–11
+    hold the upper two bits in runs of four.
+    """
+    packed = blocks[:, 96:108]
+    low = _unpack(packed[:, :8], 8, 4).reshape(-1, 16)
+    high = _unpack(packed[:, 8:], 4, 2).reshape(-1, 16)
+    scales = (low | high << 4).view(np.int8) - np.int8(32)
+    q = _unpack(blocks[:, 32:96], 32, 2).reshape(-1, 256) | _unpack(blocks[:, :32], 32, 1).reshape(-1, 256) << 2
+    _scale(q.view(np.int8) - np.int8(4), half(blocks, 108) * scales, out)
+
+
+def q4_k(blocks: Bytes, out: Floats) -> None:
+    """scale fp16, minimum fp16, 12 bytes of 6-bit group scales and minimums, 128 × two 4-bit q in runs of 32.
+
+    Groups of 32; weight = (scale × group scale) × q − (minimum × group minimum).
+    """
+    scales, minimums = _scales_6bit(blocks[:, 4:16])
+    _scale(_unpack(blocks[:, 16:], 32, 4), half(blocks, 0) * scales, out)
+    _subtract(half(blocks, 2) * minimums, out)
+
+
+def q5_k(blocks: Bytes, out: Floats) -> None:
+    """As Q4_K, with 32 bytes of fifth bits (bit b of byte j: weight 32 b + j) before the 4-bit q."""
+    scales, minimums = _scales_6bit(blocks[:, 4:16])
+    fifth = _unpack(blocks[:, 16:48], 32, 1).reshape(-1, 256)
+    q = _unpack(blocks[:, 48:], 32, 4).reshape(-1, 256) | fifth << 4
+    _scale(q, half(blocks, 0) * scales, out)
+    _subtract(half(blocks, 2) * minimums, out)
+
+
+def q6_k(blocks: Bytes, out: Floats) -> None:
+    """128 × two 4-bit low parts of q in runs of 64, 64 × four 2-bit high parts in runs of 32, 16 × int8 scale, fp16.
+
+    Groups of 16; weight = (scale × group scale) × (q − 32).
+    """
+    low = _unpack(blocks[:, :128], 64, 4).reshape(-1, 256)
+    high = _unpack(blocks[:, 128:192], 32, 2).reshape(-1, 256)
+    q = (low | high << 4).view(np.int8) - np.int8(32)
+    _scale(q, half(blocks, 208) * blocks[:, 192:208].view(np.int8), out)
