@@ -52,7 +52,7 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
     A tied model's `lm_head.weight` is not among them: some checkpoints carry the copy, others do not.
     """
-    expected = {EMBEDDING: (config.vocab_size, config.hidden_size)}
+    expected: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, config.hidden_size)}
     for layer in range(config.num_layers):
         for name, shape in _layer_tensors(config).items():
             expected[f"model.layers.{layer}.{name}"] = shape

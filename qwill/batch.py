@@ -1,0 +1,146 @@
+"""Batch: everything one forward pass needs besides the weights and the token ids.
+
+All requests of a step stand end to end, without padding: T new tokens of B requests. Prefill, chunked prefill,
+decode and verification are the same thing here: a request adds one or more tokens to a context of any length.
+
+Knows nothing of models, scheduling or text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+__all__ = ["Batch", "ContextSpan", "KVCache", "NewTokens"]
+
+
+@dataclass(frozen=True)
+class KVCache:
+    """Keys and values of all layers, in blocks of S tokens: both (layers, blocks, S, Hkv, D).
+
+    Memory is reserved, not touched: the operating system gives out pages as blocks are first written.
+    """
+
+    keys: Tensor
+    values: Tensor
+
+    @classmethod
+    def empty(cls, shape: tuple[int, int, int, int, int], *, dtype: torch.dtype, device: torch.device) -> KVCache:
+        """An unwritten cache of `shape` = (layers, blocks, S, Hkv, D)."""
+        return cls(torch.empty(shape, dtype=dtype, device=device), torch.empty(shape, dtype=dtype, device=device))
+
+    @property
+    def num_blocks(self) -> int:
+        """How many blocks there are."""
+        return self.keys.shape[1]
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block, S."""
+        return self.keys.shape[2]
+
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """One layer's keys and values by slot: both (blocks * S, Hkv, D). A slot is block * S + offset."""
+        return self.keys[layer].flatten(0, 1), self.values[layer].flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class NewTokens:
+    """One request's share of a step: `count` tokens after `start` computed ones, and where its context lies."""
+
+    start: int
+    count: int
+    block_table: Sequence[int] = ()
+    all_logits: bool = False
+
+
+@dataclass(frozen=True)
+class ContextSpan:
+    """One request as the reference attention sees it: rows of the step, and the slots of its whole context.
+
+    `slots` is a slice where the blocks are consecutive, so that the context can be read in place.
+    """
+
+    rows: slice
+    length: int
+    slots: slice | Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The tensors of one step. T new tokens, B requests, S tokens per block.
+
+    positions     (T,)  int64  position of each token in its request, from 0
+    query_start   (B+1,) int32 first row of each request; the last entry is T
+    context_lens  (B,)  int32  tokens in each request's context, this step's included
+    block_tables  (B, most blocks of a request) int32  the blocks of each context in order, padded with 0
+    slot_mapping  (T,)  int64  where each token's key and value are written
+    logits_rows   (R,)  int64  the rows whose logits are wanted
+    kv_cache            None: no cache; each request attends to its own rows of this step
+    """
+
+    positions: Tensor
+    query_start: Tensor
+    context_lens: Tensor
+    block_tables: Tensor
+    slot_mapping: Tensor
+    logits_rows: Tensor
+    kv_cache: KVCache | None
+
+    @classmethod
+    def build(cls, requests: Sequence[NewTokens], kv_cache: KVCache | None, device: torch.device) -> Batch:
+        """Lay the requests of a step end to end."""
+        size = kv_cache.block_size if kv_cache is not None else 1
+        positions: list[int] = []
+        slots: list[int] = []
+        logits_rows: list[int] = []
+        query_start = [0]
+        for request in requests:
+            new = range(request.start, request.start + request.count)
+            positions.extend(new)
+            if kv_cache is not None:
+                slots.extend(request.block_table[p // size] * size + p % size for p in new)
+            end = query_start[-1] + request.count
+            logits_rows.extend(range(query_start[-1] if request.all_logits else end - 1, end))
+            query_start.append(end)
+        widest = max(len(request.block_table) for request in requests)
+        tables = [[*request.block_table] + [0] * (widest - len(request.block_table)) for request in requests]
+
+        def tensor(values: object, dtype: torch.dtype) -> Tensor:
+            return torch.tensor(values, dtype=dtype, device=device)
+
+        return cls(
+            positions=tensor(positions, torch.int64),
+            query_start=tensor(query_start, torch.int32),
+            context_lens=tensor([r.start + r.count for r in requests], torch.int32),
+            block_tables=tensor(tables, torch.int32),
+            slot_mapping=tensor(slots, torch.int64),
+            logits_rows=tensor(logits_rows, torch.int64),
+            kv_cache=kv_cache,
+        )
+
+    @cached_property
+    def spans(self) -> tuple[ContextSpan, ...]:
+        """Each request's rows and context slots; worked out once per step, used by every layer."""
+        starts, lengths = self.query_start.tolist(), self.context_lens.tolist()
+        return tuple(
+            ContextSpan(
+                slice(starts[i], starts[i + 1]), length, self._slots(i, length, slice(starts[i], starts[i + 1]))
+            )
+            for i, length in enumerate(lengths)
+        )
+
+    def _slots(self, request: int, length: int, rows: slice) -> slice | Tensor:
+        if self.kv_cache is None:
+            return rows
+        size = self.kv_cache.block_size
+        blocks = self.block_tables[request, : -(-length // size)]
+        first = int(blocks[0])
+        if blocks.tolist() == list(range(first, first + len(blocks))):
+            return slice(first * size, first * size + length)
+        offsets = torch.arange(size, device=blocks.device)
+        return (blocks[:, None] * size + offsets).flatten()[:length].long()

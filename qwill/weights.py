@@ -1,0 +1,188 @@
+"""From a checkpoint's tensors to the model's parameters, with strict accounting.
+
+Names and shapes are compared before anything is loaded: all that is missing, unused or of the wrong shape is reported
+in one error. Then each tensor is copied, or dequantized, into its rows of a parameter, and its pages are given back.
+Knows no text, no scheduling, no network.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from qwill.checkpoint_names import EMBEDDING, GGUF_ROTARY_PERMUTED, LM_HEAD, expected_tensors, gguf_to_hf_name
+from qwill.config import ModelConfig
+from qwill.errors import CapacityError, WeightsError
+from qwill.formats import Checkpoint, TensorInfo
+from qwill.formats.dequantize import dequantize
+from qwill.models.qwen3 import FUSED, CausalLM
+from qwill.system import available_memory
+
+__all__ = ["Target", "load_model", "match_tensors", "parameter_targets"]
+
+LISTED = 10
+"""At most so many tensor names of a kind appear in an error."""
+
+TORCH_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a checkpoint tensor goes: rows `start` … `start + rows` of one parameter."""
+
+    parameter: str
+    start: int
+    rows: int
+
+
+def load_model(
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    advance: Callable[[int], None] = lambda _: None,
+) -> CausalLM:
+    """A model with all of its weights, ready to run. `advance` is told the file bytes of each tensor when it is done.
+
+    Raises:
+        WeightsError: tensors are missing, unused, of the wrong shape, or a tied lm_head differs from the embedding.
+        CapacityError: there is not enough memory.
+        FormatError: a tensor's data breaks its format's rules.
+    """
+    found = match_tensors(checkpoint, config)
+    _check_memory(config, dtype, device)
+    with torch.device("meta"):
+        model = CausalLM(config)
+    model = model.to(dtype).to_empty(device=device).eval()
+    if config.tie_word_embeddings:
+        model.lm_head.weight = model.model.embed_tokens.weight
+    parameters = dict(model.named_parameters())
+    permuted = checkpoint.format == "gguf" and config.architecture in GGUF_ROTARY_PERMUTED
+
+    def load(name: str, target: Target) -> None:
+        info = found[name]
+        rows = parameters[target.parameter][target.start : target.start + target.rows]
+        if permuted and re.search(r"\.self_attn\.[qk]_proj\.", name):
+            rows.copy_(_half_split_rows(_values(checkpoint, info), config.head_dim))
+        elif TORCH_DTYPES.get(info.dtype) == dtype and device.type == "cpu":
+            rows.view(torch.uint8).flatten().numpy()[:] = checkpoint.raw(info.name)
+        else:
+            rows.copy_(_values(checkpoint, info))
+        checkpoint.release(info.name)
+        advance(info.nbytes)
+
+    with torch.inference_mode(), ThreadPoolExecutor(max_workers=2) as pool:
+        for done in [pool.submit(load, name, target) for name, target in parameter_targets(config).items()]:
+            done.result()
+    _check_tied_copy(checkpoint, found, config)
+    return model
+
+
+def parameter_targets(config: ModelConfig) -> dict[str, Target]:
+    """Checkpoint name -> its place among the model's parameters, where q, k, v and gate, up share a matrix."""
+    ours = {part: (fused, parts) for fused, parts in FUSED.items() for part in parts}
+    shapes = expected_tensors(config)
+    targets = {}
+    for name, shape in shapes.items():
+        stem, module, kind = name.rsplit(".", 2) if name.count(".") >= 2 else ("", *name.split("."))
+        fused, parts = ours.get(module, (module, (module,)))
+        before = parts[: parts.index(module)]
+        start = sum(shapes[f"{stem}.{part}.{kind}"][0] for part in before)
+        targets[name] = Target(".".join(filter(None, (stem, fused, kind))), start, shape[0])
+    return targets
+
+
+def match_tensors(checkpoint: Checkpoint, config: ModelConfig) -> dict[str, TensorInfo]:
+    """Hugging Face name -> tensor, for every tensor of the checkpoint that the model uses.
+
+    Raises:
+        WeightsError: one error that lists what is missing, unused and of the wrong shape.
+    """
+    expected = expected_tensors(config)
+    found: dict[str, TensorInfo] = {}
+    unused = []
+    for info in checkpoint.tensors.values():
+        name = gguf_to_hf_name(info.name) if checkpoint.format == "gguf" else info.name
+        if name in expected or (name == LM_HEAD and config.tie_word_embeddings):
+            found[name] = info
+        elif not info.name.endswith("rotary_emb.inv_freq"):  # old checkpoints carry it; it follows from the config
+            unused.append(info.name)
+    wrong = [
+        f"{info.name}: want {expected.get(name, expected[EMBEDDING])}, got {info.shape}"
+        for name, info in found.items()
+        if info.shape != expected.get(name, expected[EMBEDDING])
+    ]
+    missing = [name for name in expected if name not in found]
+    problems = [_listing("missing", missing), _listing("unused", unused), _listing("wrong shape", wrong)]
+    if any(problems):
+        raise WeightsError(
+            "the checkpoint's tensors do not match its configuration\n" + "\n".join(filter(None, problems)),
+            where=str(checkpoint.path),
+            hint="is this the config.json of these weights? `qwill verify` checks the files",
+        )
+    return found
+
+
+def _listing(what: str, names: list[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return f"  {what} ({len(names)}): " + "; ".join(names[:LISTED]) + more
+
+
+def _check_memory(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
+    need = sum(int(np.prod(shape)) for shape in expected_tensors(config).values()) * dtype.itemsize
+    have = available_memory()
+    if device.type == "cpu" and have is not None and need > have:
+        raise CapacityError(
+            f"the weights need {need / 2**30:.1f} GiB in {dtype}, and {have / 2**30:.1f} GiB of memory are available",
+            hint="use dtype='bfloat16', a smaller model, or close other programs",
+        )
+
+
+def _values(checkpoint: Checkpoint, info: TensorInfo) -> Tensor:
+    """The tensor's values: a copy in its own dtype, or dequantized to fp32."""
+    raw = checkpoint.raw(info.name)
+    if info.dtype in TORCH_DTYPES:
+        copy = torch.empty(info.nbytes, dtype=torch.uint8)
+        copy.numpy()[:] = raw  # by way of numpy, because torch warns of read-only memory
+        return copy.view(TORCH_DTYPES[info.dtype]).view(info.shape)
+    if checkpoint.format != "gguf":
+        raise WeightsError(f"dtype {info.dtype} is not implemented", where=f"{info.file}, tensor {info.name}")
+    return torch.from_numpy(dequantize(raw, info.dtype, info.shape))
+
+
+def _half_split_rows(values: Tensor, head_dim: int) -> Tensor:
+    """Undo GGUF's reordering of q and k for interleaved rotary positions: rows 0 2 4 … 1 3 5 … of each head."""
+    pairs = values.view(-1, head_dim // 2, 2, *values.shape[1:])
+    return pairs.transpose(1, 2).reshape(values.shape)
+
+
+def _check_tied_copy(checkpoint: Checkpoint, found: dict[str, TensorInfo], config: ModelConfig) -> None:
+    """A tied checkpoint may carry lm_head.weight too (Qwen3-0.6B does); then it must be the embedding."""
+    if not config.tie_word_embeddings or LM_HEAD not in found:
+        return
+    copy, embedding = found[LM_HEAD], found[EMBEDDING]
+    same = copy.dtype == embedding.dtype and all(
+        np.array_equal(a, b) for a, b in zip(*(_pieces(checkpoint.raw(i.name)) for i in (copy, embedding)), strict=True)
+    )
+    for info in (copy, embedding):
+        checkpoint.release(info.name)
+    if not same:
+        raise WeightsError(
+            "tie_word_embeddings is true, but lm_head.weight differs from the embedding",
+            where=str(checkpoint.path),
+            hint="one of the two is wrong: set tie_word_embeddings to false in config.json if the head is its own",
+        )
+
+
+def _pieces(raw: npt.NDArray[np.uint8], size: int = 1 << 24) -> Iterable[npt.NDArray[np.uint8]]:
+    return (raw[start : start + size] for start in range(0, len(raw), size))
