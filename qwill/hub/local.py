@@ -1,0 +1,52 @@
+"""Models that the user names by a path. Looks, reads directory entries, and never writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qwill.errors import ModelNotFoundError, UsageError
+from qwill.hub.files import missing_files
+from qwill.hub.names import LocalModel, ModelName, nearest
+
+__all__ = ["find"]
+
+
+def find(name: ModelName) -> LocalModel:
+    """The model at a path: a .gguf file, a folder with config.json and safetensors, or a folder with one .gguf.
+
+    Raises:
+        ModelNotFoundError: nothing there, or which file is missing.
+        UsageError: several .gguf files, and none of them was named.
+        UnsupportedModelError: only weights of a kind that qwill never opens (pickle).
+    """
+    assert name.path is not None
+    path = name.path
+    if path.is_file():
+        if path.suffix.lower() == ".gguf":
+            return LocalModel(name.text, path, "local", None)
+        raise UsageError(f"{path} is not a .gguf file", hint="give the folder of the model, or a .gguf file")
+    if not path.is_dir():
+        raise ModelNotFoundError(f"{path} does not exist", hint=_near(path))
+    missing = missing_files(path)
+    if not missing:
+        return LocalModel(name.text, path, "local", None)
+    ggufs = sorted(path.glob("*.gguf"))
+    if len(ggufs) == 1:
+        return LocalModel(name.text, ggufs[0], "local", None)
+    if ggufs:
+        raise UsageError(f"{path} holds {len(ggufs)} .gguf files", hint="name one: " + ", ".join(map(str, ggufs[:5])))
+    raise ModelNotFoundError(
+        f"{path} is not a model folder",
+        where="missing: " + ", ".join(missing[:5]),
+        hint="a folder with config.json, *.safetensors and tokenizer.json, or a .gguf file; "
+        "to download instead, give org/name or a catalog name",
+    )
+
+
+def _near(path: Path) -> str:
+    folder = path.parent
+    siblings = [str(p) for p in folder.iterdir() if p.is_dir() or p.suffix == ".gguf"] if folder.is_dir() else []
+    near = nearest(str(path), siblings)
+    if near:
+        return "did you mean " + ", ".join(near) + "?"
+    return "check the path; to download, give org/name or a catalog name instead"
