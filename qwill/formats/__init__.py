@@ -1,6 +1,7 @@
 """Checkpoint files, read by us within bounds: safetensors and GGUF. Headers first; tensors' bytes when asked for.
 
-Imports numpy, never torch. Knows nothing of models and configurations.
+Imports numpy, never torch. Knows nothing of models and configurations. Nothing here runs code from a file: pickled
+weights are refused.
 """
 
 from __future__ import annotations
@@ -9,28 +10,33 @@ from pathlib import Path
 
 from qwill.errors import FormatError, ModelNotFoundError
 from qwill.formats.checkpoint import Checkpoint, TensorInfo
+from qwill.formats.folder import open_folder
 from qwill.formats.gguf import read_gguf
-from qwill.formats.safetensors import read_safetensors, read_shards
+from qwill.formats.safetensors import read_safetensors
 
 __all__ = ["Checkpoint", "TensorInfo", "open_checkpoint"]
 
+_PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Open a .gguf file, a .safetensors file, or a folder of safetensors files. Parses headers only."""
+    """Open a .gguf file, a .safetensors file, or a folder of safetensors files. Parses headers only.
+
+    Raises:
+        ModelNotFoundError: when there is no such file or folder, or the folder holds no weights that can be read.
+        FormatError: when a file breaks a rule of its format.
+        UnsupportedModelError: when a file is valid, but of a kind that qwill does not implement.
+    """
     if path.is_dir():
-        return _open_folder(path)
-    if not path.exists():
-        raise ModelNotFoundError("there is no such file or folder", where=str(path))
+        return open_folder(path)
     if path.suffix == ".gguf":
         return read_gguf(path)
     if path.suffix == ".safetensors":
         return read_safetensors(path)
-    raise FormatError("neither a .gguf nor a .safetensors file", where=str(path))
-
-
-def _open_folder(folder: Path) -> Checkpoint:
-    if (folder / "model.safetensors").exists():
-        return read_safetensors(folder / "model.safetensors")
-    if (folder / "model.safetensors.index.json").exists():
-        return read_shards(folder / "model.safetensors.index.json")
-    raise ModelNotFoundError("no model.safetensors in the folder", where=str(folder))
+    if not path.exists():
+        hint = "give a model's folder or file, or fetch a model with `qwill pull NAME`"
+        raise ModelNotFoundError("there is no such file or folder", where=str(path), hint=hint)
+    if path.suffix in _PICKLED:
+        hint = "loading a pickle can run code: convert to safetensors first"
+        raise FormatError("pickled weights are not read", where=str(path), hint=hint)
+    raise FormatError("neither a .gguf nor a .safetensors file, nor a folder", where=str(path))

@@ -56,7 +56,7 @@ def q2_k(blocks: Bytes, out: Floats) -> None:
 
 
 def q3_k(blocks: Bytes, out: Floats) -> None:
-    """32 bytes of third bits (bit b of byte j: weight 32 b + j), 64 × four 2-bit q in runs of 32, 12 bytes of scales, fp16.
+    """32 bytes of third bits (bit b of byte j: weight 32 b + j), 64 × four 2-bit q in runs of 32, 12 of scales, fp16.
 
     Groups of 16; weight = (scale × (group scale − 32)) × (q − 4), where the third bit of q is worth 4.
     The 6-bit group scales: bytes 0–7 hold the low four bits of scales 0–7 and, in the high halves, of 8–15; bytes 8–11

@@ -28,7 +28,7 @@ def _nibbles(packed: Bytes) -> Bytes:
 
 def _fifth_bits(bits: Bytes) -> Bytes:
     """(n, 4) bytes, one bit for each weight -> (n, 32): 16 where the bit is set, else 0."""
-    return np.unpackbits(bits, axis=1, bitorder="little") << 4
+    return np.unpackbits(bits, axis=1, bitorder="little") << np.uint8(4)
 
 
 def q4_0(blocks: Bytes, out: Floats) -> None:

@@ -23,18 +23,19 @@ class Cursor:
         data: the buffer.
         position: bytes from the buffer's start to the next value.
         end: where the buffer ends; no read goes past it.
+        file: the name that errors give.
     """
 
     def __init__(self, data: mmap.mmap | bytes, *, file: str) -> None:
         self.data = data
         self.position = 0
         self.end = len(data)
-        self._file = file
+        self.file = file
 
     def fail(self, what: str, *, hint: str = "", at: int | None = None) -> FormatError:
         """The error to raise: names the file and the offset (by default the present position)."""
         offset = self.position if at is None else at
-        return FormatError(what, where=f"{self._file}, offset {offset}", hint=hint)
+        return FormatError(what, where=f"{self.file}, offset {offset}", hint=hint)
 
     def need(self, count: int, unit: int, what: str) -> int:
         """`count * unit`, after comparing it with the bytes that remain.

@@ -64,7 +64,7 @@ class MappedFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.data: mmap.mmap | None = None
+        self._map: mmap.mmap | None = None
         try:
             descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         except FileNotFoundError:
@@ -78,28 +78,38 @@ class MappedFile:
             self.size = status.st_size
             if self.size == 0:
                 raise FormatError("the file is empty", where=str(path), hint="the download broke off; pull it again")
-            self.data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+            self._map = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise FormatError(f"the file cannot be mapped: {error.strerror}", where=str(path)) from None
         finally:
             os.close(descriptor)
 
+    @property
+    def map(self) -> mmap.mmap:
+        """The memory map.
+
+        Raises:
+            FormatError: after `close`.
+        """
+        if self._map is None:
+            raise FormatError("the checkpoint is closed", where=str(self.path))
+        return self._map
+
     def view(self, offset: int, nbytes: int) -> npt.NDArray[np.uint8]:
         """Read-only uint8 view of a range that was checked to lie inside the file."""
-        if self.data is None:
-            raise FormatError("the checkpoint is closed", where=str(self.path))
-        return np.frombuffer(self.data, dtype=np.uint8, count=nbytes, offset=offset) if nbytes else _NO_BYTES
+        data = self.map
+        return np.frombuffer(data, dtype=np.uint8, count=nbytes, offset=offset) if nbytes else _NO_BYTES
 
     def release(self, offset: int, nbytes: int) -> None:
         """Tell the system that these pages can leave memory; they are read again when touched again."""
-        if self.data is None or not nbytes or not hasattr(mmap, "MADV_DONTNEED"):
+        if not nbytes or not hasattr(mmap, "MADV_DONTNEED"):
             return
         start = offset - offset % mmap.PAGESIZE
-        self.data.madvise(mmap.MADV_DONTNEED, start, offset + nbytes - start)
+        self.map.madvise(mmap.MADV_DONTNEED, start, offset + nbytes - start)
 
     def close(self) -> None:
         """Drop the map. Views that are still in use keep it alive until they are gone."""
-        data, self.data = self.data, None
+        data, self._map = self._map, None
         if data is not None:
             try:
                 data.close()

@@ -22,7 +22,9 @@ BLOCKS: dict[str, tuple[int, int]] = {
     "Q2_K": (256, 84), "Q3_K": (256, 110), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210),
 }  # fmt: skip
 
-SAFETENSORS_TYPES = frozenset(name for name in BLOCKS if not name.startswith("Q"))
+_QUANTIZED = frozenset(name for name in BLOCKS if name.startswith("Q"))
+
+SAFETENSORS_TYPES = frozenset(BLOCKS) - _QUANTIZED
 
 GGUF_TYPES: dict[int, str] = {
     0: "F32", 1: "F16", 30: "BF16", 28: "F64", 24: "I8", 25: "I16", 26: "I32", 27: "I64",
@@ -43,7 +45,7 @@ _MAX_BYTES = 2**63 - 1
 
 
 def tensor_nbytes(dtype: str, shape: Sequence[int]) -> int:
-    """Bytes of a tensor whose rows (last dimension) are whole blocks.
+    """Bytes of a tensor. Quantized rows (the last dimension) must be whole blocks; other types, whole bytes.
 
     Args:
         dtype: a key of `BLOCKS`.
@@ -59,6 +61,7 @@ def tensor_nbytes(dtype: str, shape: Sequence[int]) -> int:
     elements, block_bytes = BLOCKS[dtype]
     if extent > _MAX_BYTES or extent // elements * block_bytes > _MAX_BYTES:
         raise ValueError("the shape is too large for any file")
-    if (shape[-1] if shape else 1) % elements:
-        raise ValueError(f"rows of {shape[-1] if shape else 1} elements are not whole blocks of {elements}")
+    run = shape[-1] if shape and dtype in _QUANTIZED else extent
+    if run % elements:
+        raise ValueError(f"{run} elements are not whole blocks of {elements}")
     return 0 if 0 in shape else extent // elements * block_bytes

@@ -14,24 +14,24 @@ import numpy as np
 
 from qwill.formats.bounded import Cursor
 
-__all__ = ["read_value"]
+__all__ = ["UINT32", "read_value"]
 
 MAX_STRING_BYTES = 2**24
 MAX_STRINGS = 2**22
 
+UINT32 = 4
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 # type number -> struct code, for the types of fixed size
-_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", _BOOL: "B", 10: "Q", 11: "q", 12: "d"}
+_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", UINT32: "I", 5: "i", 6: "f", _BOOL: "B", 10: "Q", 11: "q", 12: "d"}
 _UNPACK_U64 = struct.Struct("<Q").unpack_from
 
 
-def read_value(cursor: Cursor, key: str) -> Any:
-    """The type number and value that follow a key.
+def read_value(cursor: Cursor, key: str, kind: int) -> Any:
+    """The value that follows a key and its type number.
 
     Raises:
         FormatError: names the key and the offset.
     """
-    kind = cursor.u32(f"the type of {key!r:.100}")
     if kind == _STRING:
         return cursor.string(MAX_STRING_BYTES, f"the value of {key!r:.100}")
     if kind == _ARRAY:

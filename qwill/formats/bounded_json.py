@@ -1,0 +1,54 @@
+"""JSON from an untrusted file, within bounds: size, number of items, depth, no duplicate keys, no odd numbers or text.
+
+Knows nothing of what the JSON means.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any, NoReturn
+
+__all__ = ["parse_object"]
+
+# Python's objects are large: nested empty lists take 30 times their bytes of JSON. So the items are counted first.
+MAX_ITEMS = 2**22
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """The JSON object that `data`, UTF-8, holds.
+
+    Raises:
+        ValueError: in words, for anything that is not one object, or breaks a limit.
+    """
+    if not data.startswith(b"{"):
+        raise ValueError("it does not start with '{'")
+    if data.count(b",") + data.count(b"[") + data.count(b"{") > MAX_ITEMS:
+        raise ValueError(f"it has more than {MAX_ITEMS} items")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not valid UTF-8 at byte {error.start}") from None
+    try:
+        content = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(content, dict):
+        raise ValueError("it is not an object")
+    return content
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        raise ValueError(f"the key {counts.most_common(1)[0][0]!r:.100} appears twice")
+    try:
+        "".join(content).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("a key holds half of a surrogate pair") from None
+    return content
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
