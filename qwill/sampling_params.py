@@ -5,12 +5,11 @@ Order of application (Hugging Face's and vLLM's): logit_bias and penalties, temp
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from qwill.errors import SettingError
-from qwill.settings import check_settings, setting
+from qwill.settings import check_settings, setting, shown
 
 __all__ = ["SamplingParams"]
 
@@ -92,42 +91,46 @@ class SamplingParams:
 
 
 def _stop_strings(stop: Any) -> tuple[str, ...]:
-    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    strings = (stop,) if isinstance(stop, str) else _listed("stop", stop, 'a string or a list such as ["\\n\\n"]')
     allowed = f"at most {MAX_STOP_STRINGS} strings of 1 … {MAX_STOP_CHARACTERS} characters"
     if len(strings) > MAX_STOP_STRINGS:
         raise SettingError(f"stop has {len(strings)} strings", hint=f"allowed: {allowed}")
     for text in strings:
         if not isinstance(text, str) or not 1 <= len(text) <= MAX_STOP_CHARACTERS:
-            raise SettingError(f"stop = {text!r:.100} is not a stop string", hint=f"allowed: {allowed}")
+            raise SettingError(f"stop = {shown(text)} is not a stop string", hint=f"allowed: {allowed}")
     return strings
 
 
 def _token_ids(name: str, ids: Any) -> tuple[int, ...]:
-    if isinstance(ids, (str, bytes)) or not hasattr(ids or (), "__iter__"):
-        raise SettingError(f"{name} = {ids!r:.100} is not a list of token ids", hint="a list such as [151645]")
-    for token_id in ids or ():
+    listed = _listed(name, ids, "a list of token ids such as [151645]")
+    for token_id in listed:
         _check_token_id(name, token_id)
-    return tuple(ids or ())
+    return listed
+
+
+def _listed(name: str, value: Any, allowed: str) -> tuple[Any, ...]:
+    """A list, tuple or set as a tuple; None is the empty one. Iterators are refused: they may never end."""
+    if value is None:
+        return ()
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        raise SettingError(f"{name} = {shown(value)} is not a list", hint=f"allowed: {allowed}")
+    return tuple(value)
 
 
 def _check_token_id(name: str, token_id: Any) -> None:
     if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id <= INT31:
-        raise SettingError(f"{name}: {token_id!r:.100} is not a token id", hint="allowed: 0 … vocabulary size − 1")
+        raise SettingError(f"{name}: {shown(token_id)} is not a token id", hint="allowed: 0 … vocabulary size − 1")
 
 
 def _logit_bias(bias: Any) -> dict[int, float]:
     if not isinstance(bias, dict) or len(bias) > MAX_LOGIT_BIAS:
         raise SettingError(
-            f"logit_bias = {bias!r:.100} is not usable",
+            f"logit_bias = {shown(bias)} is not usable",
             hint=f"a mapping of at most {MAX_LOGIT_BIAS} token ids to numbers",
         )
     for token_id, value in bias.items():
         _check_token_id("logit_bias", token_id)
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, (int, float))
-            or not math.isfinite(value)
-            or abs(value) > 100
-        ):
-            raise SettingError(f"logit_bias[{token_id}] = {value!r:.100} is not usable", hint="allowed: -100 … 100")
+        # Written so that NaN, which compares false with everything, is refused too.
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not -100 <= value <= 100:
+            raise SettingError(f"logit_bias[{token_id}] = {shown(value)} is not usable", hint="allowed: -100 … 100")
     return {token_id: float(value) for token_id, value in bias.items()}

@@ -15,7 +15,16 @@ from typing import Any
 
 from qwill.errors import SettingError
 
-__all__ = ["EngineSettings", "Setting", "check_settings", "parse_count", "setting", "settings_of", "with_overrides"]
+__all__ = [
+    "EngineSettings",
+    "Setting",
+    "check_settings",
+    "parse_count",
+    "setting",
+    "settings_of",
+    "shown",
+    "with_overrides",
+]
 
 
 @dataclass(frozen=True)
@@ -29,15 +38,32 @@ class Setting:
     choices: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
 
-    def allowed(self) -> str:
-        """The allowed values in words, for error texts and help pages."""
+    def allowed(self, kind: str = "float") -> str:
+        """The allowed values in words, for error texts and help pages; `kind` is the field's declared type."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
+        if kind in ("bool", "str"):
+            return "true or false" if kind == "bool" else "text"
         if self.low is not None and self.high is not None:
-            return f"{self.low:g} … {self.high:g}"
+            return f"{_plain(self.low)} … {_plain(self.high)}"
         if self.low is not None:
-            return f"at least {self.low:g}"
+            return f"at least {_plain(self.low)}"
         return "any finite number"
+
+
+def _plain(number: float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:g}"
+
+
+def shown(value: Any) -> str:
+    """A value as it may stand in an error text: its repr, cut to 100 characters.
+
+    Python refuses to write out whole numbers of thousands of digits; those are described instead.
+    """
+    try:
+        return f"{value!r:.100}"
+    except (ValueError, RecursionError):
+        return f"something of type {type(value).__name__} that is too long to show"
 
 
 def setting(default: Any, help: str, **about: Any) -> Any:
@@ -69,7 +95,7 @@ def check_settings(owner: Any) -> None:
         kind = kinds[name].removesuffix(" | None")
         problem = _problem(value, kind, about)
         if problem:
-            raise SettingError(f"{name} = {value!r:.100}: {problem}", hint=f"allowed: {about.allowed()}")
+            raise SettingError(f"{name} = {shown(value)}: {problem}", hint=f"allowed: {about.allowed(kind)}")
 
 
 def _problem(value: Any, kind: str, about: Setting) -> str:
@@ -89,7 +115,7 @@ def _number_problem(value: Any, kind: str, about: Setting) -> str:
         return "is not a number"
     if kind == "int" and not isinstance(value, int):
         return "is not a whole number"
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         return "is not finite"
     if (about.low is not None and value < about.low) or (about.high is not None and value > about.high):
         return "is out of range"
@@ -117,7 +143,7 @@ def parse_count(text: str) -> int:
     Raises:
         SettingError: when the text is not such a number.
     """
-    match = re.fullmatch(r"(\d{1,18})\s*([kKmMgG]?)i?[bB]?", text.strip())
+    match = re.fullmatch(r"([0-9]{1,18})\s*([kKmMgG]?)i?[bB]?", text.strip())
     if not match:
         raise SettingError(f"{text!r:.100} is not a count", hint="a whole number, or one with k, M or G: 8192, 32k")
     power = " kmg".index(match[2].lower() or " ")
