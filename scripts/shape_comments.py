@@ -63,13 +63,16 @@ class ShapeChecker:
         self._false: dict[str, None] = {}
 
     @contextmanager
-    def sizes(self, **sizes: int) -> Iterator[None]:
+    def sizes(self, *, may_equal: Sequence[str] = (), **sizes: int) -> Iterator[None]:
         """Check every comment whose line runs inside the `with` block; the letters have these sizes.
+
+        `may_equal` names dimensions that this run cannot help having the size of another; have another run for them.
 
         Raises:
             ShapeCommentError: two different dimensions of the comments have the same size.
         """
-        refuse_confusion([s for file in self._files.values() for s in file.values()], sizes)
+        told_apart = {name: size for name, size in sizes.items() if name not in may_equal}
+        refuse_confusion([s for file in self._files.values() for s in file.values()], told_apart)
         previous = sys.gettrace()
         sys.settrace(Tracer(self, sizes).enter)
         try:

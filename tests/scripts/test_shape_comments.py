@@ -149,6 +149,15 @@ def test_sizes_that_could_be_confused_are_refused(check: Callable[..., list[str]
         check(source, tensor(6, 6), sizes={"T": 6, "Hkv": 3})
 
 
+def test_a_size_that_cannot_help_being_equal_may_be(tmp_path: Path) -> None:
+    path = tmp_path / "example.py"
+    path.write_text("def f(x):\n    return x  # (T, Hkv)\n")
+    checker = ShapeChecker([path], set(SIZES))
+    with checker.sizes(may_equal=["Hkv"], T=6, Hkv=6):
+        load(path).f(tensor(6, 6))
+    assert checker.problems() == []
+
+
 def test_a_size_that_was_not_given_is_refused(check: Callable[..., list[str]]) -> None:
     with pytest.raises(ShapeCommentError, match="no size given for C"):
         check("def f(x):\n    return x  # (T, C)\n", tensor(7, 20), sizes={"T": 7})
