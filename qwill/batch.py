@@ -50,12 +50,15 @@ class KVCache:
 
 @dataclass(frozen=True)
 class NewTokens:
-    """One request's share of a step: `count` tokens after `start` computed ones, and where its context lies."""
+    """One request's share of a step: `count` tokens after `start` computed ones, and where its context lies.
+
+    Logits are wanted for the last `num_logits` of them.
+    """
 
     start: int
     count: int
     block_table: Sequence[int] = ()
-    all_logits: bool = False
+    num_logits: int = 1
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class Batch:
             if kv_cache is not None:
                 slots.extend(request.block_table[p // size] * size + p % size for p in new)
             end = query_start[-1] + request.count
-            logits_rows.extend(range(query_start[-1] if request.all_logits else end - 1, end))
+            logits_rows.extend(range(end - request.num_logits, end))
             query_start.append(end)
         widest = max(len(request.block_table) for request in requests)
         tables = [[*request.block_table] + [0] * (widest - len(request.block_table)) for request in requests]

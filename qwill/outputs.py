@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from qwill.errors import QwillError
+
 __all__ = ["CompletionOutput", "FinishReason", "Logprob", "Metrics", "RequestOutput", "StreamEvent"]
 
-FinishReason = Literal["stop", "length", "abort"]
+FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class CompletionOutput:
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     """The stop token's id or the stop string, where one ended the answer; None for the model's own end."""
+    error: QwillError | None = None
+    """What went wrong, where finish_reason is "error"; what was generated before it is kept."""
     reasoning: str | None = None
     """Chat only: what stood between <think> and </think>; None when the model did not think."""
     content: str | None = None

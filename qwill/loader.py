@@ -1,0 +1,165 @@
+"""From a model's name to everything needed to run it: files, configuration, tokenizer, weights, KV cache.
+
+The only place that decides dtype, device, threads, context length and cache size. Knows no requests.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from qwill.batch import KVCache
+from qwill.config import ModelConfig, load_config, load_generation_config
+from qwill.errors import CapacityError, SettingError, UsageError
+from qwill.formats import open_checkpoint
+from qwill.hub import LocalModel, resolve
+from qwill.hub.progress import Progress
+from qwill.models.qwen3 import CausalLM
+from qwill.sampling_params import SamplingParams
+from qwill.settings import EngineSettings
+from qwill.system import available_memory, usable_cores
+from qwill.tokenizer import Tokenizer
+from qwill.weights import load_model
+
+__all__ = ["LoadedModel", "load", "sampling_defaults"]
+
+BLOCK_SIZE = 16
+"""Tokens per block of the KV cache."""
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+UNSTATED_SAMPLING = {"temperature": 0.7, "top_p": 0.8, "top_k": 20}
+"""For a model that ships no generation_config.json (a GGUF file cannot): what Qwen's model cards recommend."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that is ready to run, and what was decided for it."""
+
+    local: LocalModel
+    config: ModelConfig
+    tokenizer: Tokenizer
+    model: CausalLM
+    kv_cache: KVCache
+    device: torch.device
+    threads: int
+    max_model_len: int
+    eos_token_ids: frozenset[int]
+    default_params: SamplingParams
+
+
+def load(name: str, settings: EngineSettings, progress: Progress) -> LoadedModel:
+    """Find (or fetch) the model called `name` and load it.
+
+    Raises:
+        QwillError: see `qwill.errors`; nothing is loaded then.
+    """
+    local = resolve(
+        name,
+        source=settings.source,
+        revision=settings.revision,
+        endpoint=settings.endpoint,
+        offline=settings.offline,
+        progress=progress,
+    )
+    config = load_config(local.path)
+    tokenizer = Tokenizer.load(local.path)
+    device = choose_device(settings.device)
+    dtype = choose_dtype(settings.dtype, config, device)
+    threads = _set_threads(settings.threads)
+    with open_checkpoint(local.path) as checkpoint:
+        progress.start(sum(info.nbytes for info in checkpoint.tensors.values()), f"load {local.name}")
+        try:
+            model = load_model(checkpoint, config, dtype=dtype, device=device, advance=progress.advance)
+        finally:
+            progress.finish()
+    max_model_len, blocks = _size_cache(settings, config, dtype)
+    shape = (config.num_layers, blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim)
+    generation = load_generation_config(local.path)
+    return LoadedModel(
+        local=local,
+        config=config,
+        tokenizer=tokenizer,
+        model=model,
+        kv_cache=KVCache.empty(shape, dtype=dtype, device=device),
+        device=device,
+        threads=threads,
+        max_model_len=max_model_len,
+        eos_token_ids=frozenset((*config.eos_token_ids, *tokenizer.eos_token_ids)),
+        default_params=sampling_defaults(generation),
+    )
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of a setting: "auto" takes CUDA, then MPS, then the CPU.
+
+    Raises:
+        UsageError: the device asked for is not there.
+    """
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return torch.device(next(kind for kind, usable in there.items() if usable))
+    device = torch.device(name)
+    if not there[device.type]:
+        raise UsageError(f"device {name} is not available to torch {torch.__version__}", hint="use device='cpu'")
+    return device
+
+
+def choose_dtype(name: str, config: ModelConfig, device: torch.device) -> torch.dtype:
+    """The dtype of a setting; "auto" keeps the checkpoint's, but fp16 overflows on a CPU and becomes fp32 there."""
+    if name != "auto":
+        return DTYPES[name]
+    return torch.float32 if config.dtype == "float16" and device.type == "cpu" else DTYPES[config.dtype]
+
+
+def _set_threads(threads: int | None) -> int:
+    """Set torch's pool, for this whole process; OMP_NUM_THREADS counts where the setting is left open."""
+    if threads is not None or "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(threads or usable_cores())
+    return torch.get_num_threads()
+
+
+def _size_cache(settings: EngineSettings, config: ModelConfig, dtype: torch.dtype) -> tuple[int, int]:
+    """Longest context in tokens, and blocks of the KV cache: as asked for, or what a quarter of free memory holds.
+
+    Raises:
+        SettingError: max_model_len is longer than the model's context.
+        CapacityError: kv_memory or the memory cannot hold max_model_len.
+    """
+    most = config.max_position_embeddings
+    wanted = settings.max_model_len or most
+    if wanted > most:
+        raise SettingError(
+            f"max_model_len = {wanted} is longer than the model's context of {most} tokens", hint=f"allowed: 1 … {most}"
+        )
+    block_bytes = 2 * BLOCK_SIZE * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+    need = -(-wanted // BLOCK_SIZE) * block_bytes
+    memory = settings.kv_memory
+    if memory is None:
+        free = available_memory() or need
+        memory = min(need, free if settings.max_model_len else free // 4)
+    blocks = memory // block_bytes
+    if settings.max_model_len is None and blocks:
+        wanted = min(wanted, blocks * BLOCK_SIZE)
+    if blocks * BLOCK_SIZE < wanted:
+        raise CapacityError(
+            f"{wanted} tokens of context need {need / 2**20:.0f} MiB of KV cache; {memory / 2**20:.0f} MiB may be used",
+            hint=f"set max_model_len to {max(blocks * BLOCK_SIZE, 1)} or less, or raise kv_memory",
+        )
+    return wanted, blocks
+
+
+def sampling_defaults(generation: dict[str, Any]) -> SamplingParams:
+    """`SamplingParams` from generation_config.json, with its names.
+
+    Raises:
+        SettingError: the file holds a value outside the allowed range.
+    """
+    if generation.get("do_sample") is False:
+        return SamplingParams(temperature=0.0)
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    stated = {name: generation[name] for name in names if generation.get(name) is not None}
+    return SamplingParams(**(stated or UNSTATED_SAMPLING))

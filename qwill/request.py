@@ -1,0 +1,77 @@
+"""Request: the state of one answer while it is generated, in token ids. Torch-free; knows no text and no tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from qwill.errors import ContextLengthError, PromptError
+from qwill.sampling_params import SamplingParams
+
+__all__ = ["Request", "check_prompt", "clamp_max_tokens"]
+
+
+@dataclass
+class Request:
+    """One answer to one prompt.
+
+    `num_computed_tokens` counts the tokens, from the first, whose keys and values are in the cache;
+    `block_table` lists the blocks that hold them, in order. `index` numbers the answers of one prompt.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    max_tokens: int
+    index: int = 0
+    use_cache: bool = True
+    output_token_ids: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    block_table: list[int] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and answer so far."""
+        return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+    @property
+    def num_pending_tokens(self) -> int:
+        """Known tokens that are not computed yet: the prompt's rest at first, then one per step."""
+        return self.num_tokens - self.num_computed_tokens
+
+    def tokens(self, start: int, count: int) -> list[int]:
+        """`count` known token ids from position `start` of prompt and answer."""
+        prompt = len(self.prompt_token_ids)
+        if start >= prompt:
+            return self.output_token_ids[start - prompt : start - prompt + count]
+        return (self.prompt_token_ids[start : start + count] + self.output_token_ids)[:count]
+
+
+def check_prompt(token_ids: Sequence[int], *, vocab_size: int, max_model_len: int) -> None:
+    """Refuse a prompt that cannot be computed.
+
+    Raises:
+        PromptError: empty, or an id outside the vocabulary.
+        ContextLengthError: no room for even one new token.
+    """
+    if not token_ids:
+        raise PromptError("the prompt is empty", hint="give at least one token")
+    for position, token_id in enumerate(token_ids):
+        is_number = isinstance(token_id, int) and not isinstance(token_id, bool)
+        if not is_number or not 0 <= token_id < vocab_size:
+            raise PromptError(
+                f"token id {token_id!r:.60} is outside the vocabulary",
+                where=f"prompt position {position}",
+                hint=f"allowed: 0 … {vocab_size - 1}",
+            )
+    if len(token_ids) >= max_model_len:
+        raise ContextLengthError(
+            f"the prompt has {len(token_ids)} tokens; the context holds {max_model_len}, the answer included",
+            hint="shorten the prompt or raise max_model_len",
+        )
+
+
+def clamp_max_tokens(params: SamplingParams, prompt_tokens: int, max_model_len: int) -> int:
+    """Most new tokens of an answer: what was asked for, at most what the context leaves."""
+    room = max_model_len - prompt_tokens
+    return room if params.max_tokens is None else min(params.max_tokens, room)
