@@ -109,7 +109,7 @@ class Sampler:
     def _draw(self, values: Tensor) -> int:
         """Draw from the filtered distribution: one uniform number, looked up in the cumulated probabilities."""
         ids, weights = _candidates(values, self._params)
-        cumulated = weights.cumsum(0)
+        cumulated = weights.cumsum(0, dtype=torch.float64)
         point = torch.rand((), dtype=torch.float64, generator=self._generator) * cumulated[-1]
         # The product may round up to the total, which lies past the last candidate.
         position = min(int(torch.searchsorted(cumulated, point, right=True)), len(ids) - 1)
@@ -131,7 +131,7 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
         probabilities[best] = 1.0
         return probabilities
     ids, weights = _candidates(values, params)
-    return probabilities.index_copy(0, ids, (weights / weights.sum()).float())
+    return probabilities.index_copy(0, ids, (weights / weights.sum(dtype=torch.float64)).float())
 
 
 class _History:
@@ -165,10 +165,11 @@ class _History:
 
 
 def _candidates(values: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
-    """Ids (K,) that pass the filters, in any order, and their weights (K,) float64: probabilities up to a factor.
+    """Ids (K,) that pass the filters, in any order, and their weights (K,): probabilities up to a factor.
 
     top_k looks at the logits before temperature, which does not change their order and would only round them.
-    Tokens equal to the k-th stay, as in transformers.
+    Tokens equal to the k-th stay, as in transformers. Weights are float32, but every sum over them is float64:
+    in float32 the sum over a whole vocabulary can be off by more than a token's share.
     """
     if 0 < params.top_k < len(values):
         ids = _at_least_kth(values, params.top_k)
@@ -178,8 +179,7 @@ def _candidates(values: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]
         kept = values
     # Subtracting the maximum first keeps small temperatures from overflowing; below `tiny`, 0 / 0 would be NaN.
     divisor = max(params.temperature, torch.finfo(torch.float32).tiny)
-    # Summed in float64: in float32 the sum over a whole vocabulary can be off by more than a token's share.
-    weights = torch.softmax((kept - kept.max()) / divisor, dim=0, dtype=torch.float64)
+    weights = torch.exp((kept - kept.max()) / divisor)
     if params.top_p < 1.0:
         nucleus = _nucleus(kept, weights, params.top_p)
         ids, weights = ids[nucleus], weights[nucleus]
@@ -189,24 +189,27 @@ def _candidates(values: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]
     return ids, weights
 
 
-def _nucleus(values: Tensor, probabilities: Tensor, top_p: float) -> Tensor:
+def _nucleus(values: Tensor, weights: Tensor, top_p: float) -> Tensor:
     """Positions (K,) of the smallest set of most probable tokens whose probability reaches `top_p`.
 
     As in transformers, probabilities are summed from the least probable token up, and those whose sum stays
     within 1 - top_p go. Among equal tokens the lower ids go first (transformers leaves that to an unstable sort).
     The most probable one always stays.
     """
+    total = float(weights.sum(dtype=torch.float64))
+    spare = (1.0 - top_p) * total
     if len(values) > NUCLEUS_GUESS:
         head = _at_least_kth(values, NUCLEUS_GUESS)
-        tail = 1.0 - float(probabilities[head].sum())
-        if tail <= 1.0 - top_p:
-            return head[_above_tail(values[head], probabilities[head], top_p, tail)]
-    return _above_tail(values, probabilities, top_p, 0.0)
+        tail = total - float(weights[head].sum(dtype=torch.float64))
+        if tail <= spare:
+            return head[_above(values[head], weights[head], spare - tail)]
+    return _above(values, weights, spare)
 
 
-def _above_tail(values: Tensor, probabilities: Tensor, top_p: float, tail: float) -> Tensor:
+def _above(values: Tensor, weights: Tensor, spare: float) -> Tensor:
+    """Positions of what stays when the least probable tokens, with at most `spare` weight in all, go."""
     order = values.sort(stable=True).indices
-    stays = tail + probabilities[order].cumsum(0) > 1.0 - top_p
+    stays = weights[order].cumsum(0, dtype=torch.float64) > spare
     stays[-1] = True
     return order[stays]
 
