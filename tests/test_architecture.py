@@ -20,13 +20,15 @@ ROOT = Path(__file__).resolve().parent.parent
 ORDER = [
     {"errors"},
     {"settings"},
-    {"sampling_params", "outputs"},
+    {"sampling_params", "outputs", "system"},
     {"formats"},
     {"config"},
     {"checkpoint_names"},
     {"hub"},
+    {"detokenizer", "gguf_vocab"},
     {"tokenizer"},
     {"chat"},
+    {"answer"},
     {"request"},
     {"block_pool"},
     {"batch"},
@@ -36,6 +38,7 @@ ORDER = [
     {"runner"},
     {"sampler"},
     {"engine"},
+    {"loader"},
     {"llm"},
     {"inspect"},
     {"bench"},
@@ -46,8 +49,8 @@ LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 
 # These load in milliseconds, so that `qwill --help`, `qwill list` and a typing mistake answer at once.
 TORCH_FREE = {
-    *("errors", "settings", "sampling_params", "outputs", "formats", "checkpoint_names", "config", "hub"),
-    *("tokenizer", "chat", "request", "block_pool", "inspect"),
+    *("errors", "settings", "sampling_params", "outputs", "system", "formats", "config", "checkpoint_names", "hub"),
+    *("detokenizer", "gguf_vocab", "tokenizer", "chat", "answer", "request", "block_pool", "inspect"),
 }
 HEAVY = {"torch", "transformers"}
 

@@ -1,0 +1,167 @@
+"""What tests of every folder share: real weights, found in the cache outside this folder or fetched into it.
+
+A test that asks for weights which cannot be had is skipped, and the end of the run says so loudly; where CI=true it
+fails. `scripts/weights.py` does the fetching, one process at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENT = dict(os.environ)
+"""As it was when the run began; a test may have changed QWILL_HOME or the proxies by the time weights are asked for."""
+MISSING = "real weights missing: "
+
+
+def real_weights(name: str) -> Path:
+    """The path of one of the things that scripts/weights.py knows; skips or fails the test without it."""
+    command = [sys.executable, "-m", "scripts.weights", name]
+    result = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    if result.returncode == 0:
+        return Path(result.stdout.splitlines()[-1])
+    assert result.returncode == 3, result.stderr
+    reason = f"{MISSING}{name}: {' '.join(result.stderr.split())[-300:]}"
+    if ENVIRONMENT.get("CI") == "true":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def qwen_coder_gguf() -> Path:
+    """Qwen2.5-Coder-0.5B-Instruct, GGUF Q4_K_M: Chinese, English and code; architecture qwen2."""
+    return real_weights("qwen2.5-coder-0.5b")
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf() -> Path:
+    """SmolLM2-135M-Instruct, GGUF Q4_1: the small, quick one; architecture llama."""
+    return real_weights("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def qwen3_tokenizer_dir() -> Path:
+    """A folder with the real tokenizer.json and tokenizer_config.json (with the chat template) of Qwen3."""
+    return real_weights("qwen3-tokenizer")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was not proved because weights were missing."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = [report.longrepr[2] for report in reports if isinstance(report.longrepr, tuple)]
+    missing = Counter(reason.split(MISSING, 1)[1] for reason in reasons if MISSING in reason)
+    if missing:
+        terminalreporter.section("REAL WEIGHTS MISSING", sep="=", red=True, bold=True)
+        for reason, count in missing.items():
+            terminalreporter.line(f"{count} tests were skipped. {reason}", red=True)
+
+
+TINY: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3": ("Qwen3", {"tie_word_embeddings": True}),
+    "qwen3-untied": ("Qwen3", {"tie_word_embeddings": False}),
+    "qwen3-odd-heads": ("Qwen3", {"num_attention_heads": 15, "num_key_value_heads": 5, "head_dim": 6}),
+    "qwen3-one-kv-head": ("Qwen3", {"num_attention_heads": 7, "num_key_value_heads": 1}),
+    "qwen3-eps": ("Qwen3", {"rms_norm_eps": 1e-5}),
+    "qwen3-biases": ("Qwen3", {"attention_bias": True}),
+    "qwen3-yarn": (
+        "Qwen3",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e6,
+                "factor": 4.0,
+                "original_max_position_embeddings": 512,
+            }
+        },
+    ),
+    "qwen2": ("Qwen2", {"tie_word_embeddings": True}),
+    "qwen2-untied": ("Qwen2", {"tie_word_embeddings": False}),
+    "llama": ("Llama", {"tie_word_embeddings": True}),
+    "llama3-rope": (
+        "Llama",
+        {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 5e5,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 256,
+            }
+        },
+    ),
+    "llama-linear-rope": (
+        "Llama",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
+    ),
+}
+"""Name -> family and what differs from `TINY_BASE`. Sizes are small, odd and unlike each other on purpose."""
+
+TINY_BASE: dict[str, Any] = {
+    "vocab_size": 311,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 4096,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """tiny_checkpoint(name, **config) -> folder of a random model, as `transformers` itself saves it."""
+    made: dict[str, Path] = {}
+
+    def make(name: str = "qwen3", **config: Any) -> Path:
+        key = f"{name} {sorted(config.items())}"
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp(name)
+            _save_tiny(name, config, made[key])
+        return made[key]
+
+    return make
+
+
+def _save_tiny(name: str, config: dict[str, Any], folder: Path) -> None:
+    import torch
+    import transformers
+
+    family, differs = TINY[name]
+    values = {**TINY_BASE, **differs, **config}
+    if family == "Qwen2":
+        del values["head_dim"]  # Qwen2 has no such field: it is hidden_size / heads
+    torch.manual_seed(0)
+    model_class = getattr(transformers, f"{family}ForCausalLM")
+    model = model_class(getattr(transformers, f"{family}Config")(**values))
+    with torch.no_grad():
+        for parameter in model.parameters():  # norms and biases too, so that leaving one out shows
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(folder)
+
+
+@pytest.fixture(scope="session")
+def hf_model() -> Callable[..., Any]:
+    """hf_model(folder, dtype) -> the same checkpoint in `transformers`, the oracle."""
+    import torch
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+
+    def load(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+
+    return load
