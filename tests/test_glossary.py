@@ -46,7 +46,7 @@ WORDS = {
     "repetition_penalty": "repeat_penalty rep_penalty",
     "finish_reason": "stop_cause finished_reason",
     "reasoning": "reasoning_content thinking_text",
-    "eos_token_ids": "eos_id eos_ids eot_id stop_ids",
+    "eos_token_ids": "eos_id eos_ids eot_id",
 }
 """The right word -> the words that are not used for it."""
 
