@@ -48,6 +48,11 @@ class ModelName:
     revision: str | None = None
     quant: str | None = None
 
+    @property
+    def title(self) -> str:
+        """What to call the model: the catalog's name, or what was typed."""
+        return self.entry.name if self.entry and self.quant == self.entry.quant else self.text
+
     def repo_on(self, hub: str) -> str | None:
         """The repository's id on a hub, or None where that hub does not have it."""
         return self.entry.repos.get(hub) if self.entry else self.repo

