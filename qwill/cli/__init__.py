@@ -1,0 +1,123 @@
+"""The command line: `qwill COMMAND …`. Finds the command, runs it, and turns errors into an exit code.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C. Answers and results go to stdout, all else
+to stderr. `qwill --help` needs neither torch nor the option parser: a command's module is imported when that
+command is asked for. Must not know what any command does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from qwill import __version__
+from qwill.errors import QwillError, UsageError
+
+__all__ = ["ALIASES", "COMMANDS", "main"]
+
+COMMANDS = {
+    "run": "answer one prompt, and what comes on standard input",
+    "chat": "talk with a model in the terminal",
+    "pull": "download a model",
+    "list": "list the models on this machine",
+    "rm": "delete a model from this machine",
+    "verify": "check a model's files: sizes, hashes, headers, shapes, values",
+    "inspect": "show a model's structure and memory needs, without loading it",
+    "doctor": "report versions, processor, memory, folders and settings",
+    "bench": "measure speed, and compare with transformers",
+}
+"""Name -> one line of help. The module `qwill.cli.NAME` has `register(app)`, which adds the command's functions."""
+
+ALIASES = {"ls": "list", "show": "inspect", "remove": "rm"}
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; `argv` is without the program's name, sys.argv's by default."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    _accept_any_text()
+    try:
+        code = _dispatch(words)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _discard_stdout()
+        return EXIT_FAILED
+    except QwillError as error:
+        _report(error, words)
+        return error.exit_code
+    except Exception as error:
+        what = f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        _report(QwillError(what, hint="this is a bug in qwill; run it again with -v for the details"), words)
+        return EXIT_FAILED
+
+
+def _dispatch(words: list[str]) -> int:
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    if not words or words[0] in ("--help", "-h"):
+        print(_help_page())
+        return 0
+    if words[0] in ("--version", "-V"):
+        print(f"qwill {__version__}")
+        return 0
+    name = ALIASES.get(words[0], words[0])
+    if name not in COMMANDS:
+        raise _unknown_command(name)
+    parser = importlib.import_module("qwill.cli.parser")
+    return int(parser.run_command(name, words[1:]))
+
+
+def _help_page() -> str:
+    rows = "\n".join(f"  {name:<9}{line}" for name, line in COMMANDS.items())
+    return (
+        "Usage: qwill COMMAND …\n\nQwen models, written out by hand: to read, and to run on an ordinary CPU.\n\n"
+        f"Commands:\n{rows}\n\n"
+        "  qwill COMMAND --help   the command's flags\n"
+        "  qwill --version        the version\n\n"
+        'Try:  qwill run qwen3-0.6b "Why is the sky blue?"'
+    )
+
+
+def _unknown_command(name: str) -> UsageError:
+    kind = "flag" if name.startswith("-") else "command"
+    near = difflib.get_close_matches(name, [*COMMANDS, *ALIASES, "--help", "--version"], n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else "qwill --help lists the commands"
+    return UsageError(f"unknown {kind} {name[:100]!r}", hint=hint)
+
+
+def _report(error: QwillError, words: list[str]) -> None:
+    """Print an error as `error: what`, where and `hint: …`; the traceback only with -v."""
+    with contextlib.suppress(OSError):
+        if _verbose(words):
+            traceback.print_exc(file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
+
+
+def _verbose(words: list[str]) -> bool:
+    flags = words[: words.index("--")] if "--" in words else words
+    wanted = any(word in ("-v", "--verbose", "-vq", "-qv") for word in flags)
+    return wanted or os.environ.get("QWILL_VERBOSE", "").lower() in ("1", "true", "yes")
+
+
+def _accept_any_text() -> None:
+    """A terminal that cannot show a character shows a question mark; it is no reason to stop."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+
+
+def _discard_stdout() -> None:
+    """The reader has gone: let Python's own flush at exit go nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
