@@ -10,16 +10,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from qwill.formats.blocks32 import Bytes, Floats, half
+from qwill.formats.bits import Bytes, Floats, half, unpack
 
 __all__ = ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k"]
-
-
-def _unpack(packed: Bytes, run: int, bits: int) -> Bytes:
-    """(n, k) bytes in runs of `run`; each becomes 8/bits runs of `bits`-bit numbers -> (n, k / run, 8 / bits, run)."""
-    runs = packed.reshape(len(packed), -1, 1, run)
-    shifts = np.arange(0, 8, bits, dtype=np.uint8).reshape(-1, 1)
-    return (runs >> shifts) & np.uint8(2**bits - 1)
 
 
 def _scale(q: npt.NDArray[np.generic], scales: Floats, out: Floats) -> None:
@@ -40,10 +33,11 @@ def _scales_6bit(packed: Bytes) -> tuple[Bytes, Bytes]:
     Bytes 0–3: scales 0–3 in six bits, and above them the upper two bits of scales 4–7. Bytes 4–7: the same of the
     minimums. Bytes 8–11: the lower four bits of scales 4–7 and, in the high halves, of minimums 4–7.
     """
-    first, second, low = packed[:, :4], packed[:, 4:8], packed[:, 8:]
-    scales = np.concatenate((first & 63, (low & 15) | (first >> 6 << 4)), axis=1)
-    minimums = np.concatenate((second & 63, (low >> 4) | (second >> 6 << 4)), axis=1)
-    return scales, minimums
+    words = np.ascontiguousarray(packed).view("<u4")  # four 6-bit numbers, or eight 4-bit ones, in each
+    first, second, low = words[:, :1], words[:, 1:2], words[:, 2:]
+    scales = np.hstack((first & 0x3F3F3F3F, (low & 0x0F0F0F0F) | (first >> 2 & 0x30303030)))
+    minimums = np.hstack((second & 0x3F3F3F3F, (low >> 4 & 0x0F0F0F0F) | (second >> 2 & 0x30303030)))
+    return scales.view(np.uint8), minimums.view(np.uint8)
 
 
 def q2_k(blocks: Bytes, out: Floats) -> None:
@@ -51,7 +45,7 @@ def q2_k(blocks: Bytes, out: Floats) -> None:
 
     Groups of 16; weight = (scale × group scale) × q − (minimum × group minimum).
     """
-    _scale(_unpack(blocks[:, 16:80], 32, 2), half(blocks, 80) * (blocks[:, :16] & 15), out)
+    _scale(unpack(blocks[:, 16:80], 32, 2), half(blocks, 80) * (blocks[:, :16] & 15), out)
     _subtract(half(blocks, 82) * (blocks[:, :16] >> 4), out)
 
 
@@ -63,10 +57,10 @@ def q3_k(blocks: Bytes, out: Floats) -> None:
     hold the upper two bits in runs of four.
     """
     packed = blocks[:, 96:108]
-    low = _unpack(packed[:, :8], 8, 4).reshape(-1, 16)
-    high = _unpack(packed[:, 8:], 4, 2).reshape(-1, 16)
+    low = unpack(packed[:, :8], 8, 4)
+    high = unpack(packed[:, 8:], 4, 2)
     scales = (low | high << 4).view(np.int8) - np.int8(32)
-    q = _unpack(blocks[:, 32:96], 32, 2).reshape(-1, 256) | _unpack(blocks[:, :32], 32, 1).reshape(-1, 256) << 2
+    q = unpack(blocks[:, 32:96], 32, 2) | unpack(blocks[:, :32], 32, 1) << 2
     _scale(q.view(np.int8) - np.int8(4), half(blocks, 108) * scales, out)
 
 
@@ -76,15 +70,15 @@ def q4_k(blocks: Bytes, out: Floats) -> None:
     Groups of 32; weight = (scale × group scale) × q − (minimum × group minimum).
     """
     scales, minimums = _scales_6bit(blocks[:, 4:16])
-    _scale(_unpack(blocks[:, 16:], 32, 4), half(blocks, 0) * scales, out)
+    _scale(unpack(blocks[:, 16:], 32, 4), half(blocks, 0) * scales, out)
     _subtract(half(blocks, 2) * minimums, out)
 
 
 def q5_k(blocks: Bytes, out: Floats) -> None:
     """As Q4_K, with 32 bytes of fifth bits (bit b of byte j: weight 32 b + j) before the 4-bit q."""
     scales, minimums = _scales_6bit(blocks[:, 4:16])
-    fifth = _unpack(blocks[:, 16:48], 32, 1).reshape(-1, 256)
-    q = _unpack(blocks[:, 48:], 32, 4).reshape(-1, 256) | fifth << 4
+    fifth = unpack(blocks[:, 16:48], 32, 1)
+    q = unpack(blocks[:, 48:], 32, 4) | fifth << 4
     _scale(q, half(blocks, 0) * scales, out)
     _subtract(half(blocks, 2) * minimums, out)
 
@@ -94,7 +88,7 @@ def q6_k(blocks: Bytes, out: Floats) -> None:
 
     Groups of 16; weight = (scale × group scale) × (q − 32).
     """
-    low = _unpack(blocks[:, :128], 64, 4).reshape(-1, 256)
-    high = _unpack(blocks[:, 128:192], 32, 2).reshape(-1, 256)
+    low = unpack(blocks[:, :128], 64, 4)
+    high = unpack(blocks[:, 128:192], 32, 2)
     q = (low | high << 4).view(np.int8) - np.int8(32)
     _scale(q, half(blocks, 208) * blocks[:, 192:208].view(np.int8), out)

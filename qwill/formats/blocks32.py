@@ -8,22 +8,10 @@ j + 16 in its high half.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-__all__ = ["half", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"]
+from qwill.formats.bits import Bytes, Floats, half, unpack
 
-Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float32]
-
-
-def half(blocks: Bytes, at: int) -> Floats:
-    """(n, 1) float32: the fp16 at byte `at` of each block."""
-    return blocks[:, at : at + 2].copy().view("<f2").astype(np.float32)
-
-
-def _nibbles(packed: Bytes) -> Bytes:
-    """(n, 16) bytes -> (n, 32): the low halves of all, then the high halves."""
-    return np.concatenate((packed & 15, packed >> 4), axis=1)
+__all__ = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"]
 
 
 def _fifth_bits(bits: Bytes) -> Bytes:
@@ -33,27 +21,27 @@ def _fifth_bits(bits: Bytes) -> Bytes:
 
 def q4_0(blocks: Bytes, out: Floats) -> None:
     """scale fp16, 16 × two 4-bit q; weight = scale × (q − 8)."""
-    np.copyto(out, _nibbles(blocks[:, 2:]).view(np.int8) - np.int8(8))
+    np.copyto(out, unpack(blocks[:, 2:], 16, 4).view(np.int8) - np.int8(8))
     out *= half(blocks, 0)
 
 
 def q4_1(blocks: Bytes, out: Floats) -> None:
     """scale fp16, minimum fp16, 16 × two 4-bit q; weight = scale × q + minimum."""
-    np.copyto(out, _nibbles(blocks[:, 4:]))
+    np.copyto(out, unpack(blocks[:, 4:], 16, 4))
     out *= half(blocks, 0)
     out += half(blocks, 2)
 
 
 def q5_0(blocks: Bytes, out: Floats) -> None:
     """scale fp16, 32 fifth bits, 16 × two 4-bit q; weight = scale × (q − 16)."""
-    q = _nibbles(blocks[:, 6:]) | _fifth_bits(blocks[:, 2:6])
+    q = unpack(blocks[:, 6:], 16, 4) | _fifth_bits(blocks[:, 2:6])
     np.copyto(out, q.view(np.int8) - np.int8(16))
     out *= half(blocks, 0)
 
 
 def q5_1(blocks: Bytes, out: Floats) -> None:
     """scale fp16, minimum fp16, 32 fifth bits, 16 × two 4-bit q; weight = scale × q + minimum."""
-    np.copyto(out, _nibbles(blocks[:, 8:]) | _fifth_bits(blocks[:, 4:8]))
+    np.copyto(out, unpack(blocks[:, 8:], 16, 4) | _fifth_bits(blocks[:, 4:8]))
     out *= half(blocks, 0)
     out += half(blocks, 2)
 

@@ -33,9 +33,18 @@ def parse_object(data: bytes) -> dict[str, Any]:
         content = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if not isinstance(content, dict):
-        raise ValueError("it is not an object")
-    return content
+    if b"\\u" in data:
+        _check_text(content)
+    result: dict[str, Any] = content
+    return result
+
+
+def _check_text(content: Any) -> None:
+    """An escape can spell half of a surrogate pair, which no one can print or encode."""
+    try:
+        json.dumps(content, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("a text holds half of a surrogate pair") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -43,10 +52,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) < len(pairs):
         counts = Counter(key for key, _ in pairs)
         raise ValueError(f"the key {counts.most_common(1)[0][0]!r:.100} appears twice")
-    try:
-        "".join(content).encode("utf-8")
-    except UnicodeEncodeError:
-        raise ValueError("a key holds half of a surrogate pair") from None
     return content
 
 

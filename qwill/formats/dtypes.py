@@ -60,8 +60,8 @@ def tensor_nbytes(dtype: str, shape: Sequence[int]) -> int:
     extent = math.prod(size for size in shape if size)
     elements, block_bytes = BLOCKS[dtype]
     if extent > _MAX_BYTES or extent // elements * block_bytes > _MAX_BYTES:
-        raise ValueError("the shape is too large for any file")
+        raise ValueError(f"{dtype} of shape {list(shape)} is too large for any file")
     run = shape[-1] if shape and dtype in _QUANTIZED else extent
     if run % elements:
-        raise ValueError(f"{run} elements are not whole blocks of {elements}")
+        raise ValueError(f"{dtype} of shape {list(shape)}: {run} elements are not whole blocks of {elements}")
     return 0 if 0 in shape else extent // elements * block_bytes

@@ -147,7 +147,7 @@ def _read_tensor(cursor: Cursor, path: Path) -> TensorInfo:
     try:
         nbytes = tensor_nbytes(GGUF_TYPES[kind], shape)
     except ValueError as error:
-        raise cursor.fail(f"{what} of type {GGUF_TYPES[kind]} and shape {list(shape)}: {error}", at=start) from None
+        raise cursor.fail(f"{what}: {error}", at=start) from None
     return TensorInfo(name, GGUF_TYPES[kind], shape, path, offset, nbytes)
 
 

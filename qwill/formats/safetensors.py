@@ -55,7 +55,7 @@ def read_header(file: MappedFile) -> tuple[dict[str, TensorInfo], dict[str, str]
     except ValueError as error:
         raise cursor.fail(f"the header is not valid: {error}", at=8) from None
     metadata = _metadata(header.pop("__metadata__", {}), file.path)
-    tensors = [_tensor(name, entry, file.path, cursor.position) for name, entry in header.items()]
+    tensors = _tensors(header, file.path, cursor.position)
     tensors.sort(key=lambda t: (t.offset, t.nbytes))
     _check_cover(tensors, cursor)
     return {info.name: info for info in tensors}, metadata
@@ -67,32 +67,44 @@ def _metadata(content: Any, path: Path) -> dict[str, str]:
     return content
 
 
+def _tensors(header: dict[str, Any], path: Path, data_start: int) -> list[TensorInfo]:
+    tensors = []
+    for name, entry in header.items():
+        try:
+            tensors.append(_tensor(name, entry, path, data_start))
+        except ValueError as error:
+            raise FormatError(str(error), where=f"{path}, tensor {name!r:.200}") from None
+    return tensors
+
+
 def _tensor(name: str, entry: Any, path: Path, data_start: int) -> TensorInfo:
-    where = f"{path}, tensor {name!r:.200}"
+    """One entry of the header, or a ValueError in words."""
     if not isinstance(entry, dict) or entry.keys() != _ENTRY_KEYS:
-        raise FormatError("the entry is not an object of dtype, shape and data_offsets", where=where)
+        raise ValueError("the entry is not an object of dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in SAFETENSORS_TYPES:
-        raise FormatError(f"unknown dtype {dtype!r:.60}", where=where)
+        raise ValueError(f"unknown dtype {dtype!r:.60}")
     if not _are_sizes(shape) or len(shape) > MAX_DIMS:
-        raise FormatError(f"shape {shape!r:.100} is not a list of at most {MAX_DIMS} sizes", where=where)
+        raise ValueError(f"shape {shape!r:.100} is not a list of at most {MAX_DIMS} sizes")
     if not _are_sizes(offsets) or len(offsets) != 2:
-        raise FormatError(f"data_offsets {offsets!r:.100} are not two sizes", where=where)
-    try:
-        nbytes = tensor_nbytes(dtype, shape)
-    except ValueError as error:
-        raise FormatError(f"{dtype} of shape {shape!r:.200}: {error}", where=where) from None
+        raise ValueError(f"data_offsets {offsets!r:.100} are not two sizes")
     start, end = offsets
+    nbytes = tensor_nbytes(dtype, shape)
     if end - start != nbytes:
-        raise FormatError(
-            f"{dtype} of shape {shape} takes {nbytes} bytes, but its data_offsets {offsets} span {end - start}",
-            where=where,
+        raise ValueError(
+            f"{dtype} of shape {shape} takes {nbytes} bytes, but its data_offsets {offsets} span {end - start}"
         )
     return TensorInfo(name, dtype, tuple(shape), path, data_start + start, nbytes)
 
 
 def _are_sizes(values: Any) -> bool:
-    return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
+    # A loop: with 100,000 tensors, this is where the time goes.
+    if not isinstance(values, list):
+        return False
+    for value in values:  # noqa: SIM110
+        if type(value) is not int or not 0 <= value < 2**63:
+            return False
+    return True
 
 
 def _check_cover(tensors: list[TensorInfo], cursor: Cursor) -> None:

@@ -1,15 +1,20 @@
-"""Builders of small checkpoint files whose every field a test can spoil. Nothing here uses qwill."""
+"""Builders of small checkpoint files whose every field a test can spoil; the builders use nothing of qwill."""
 
 from __future__ import annotations
 
 import json
 import struct
+import time
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from qwill.errors import QwillError
+from qwill.formats import open_checkpoint
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
 
@@ -119,6 +124,45 @@ def new_gguf() -> type[GGUF]:
 def gguf_file() -> GGUF:
     """A valid small file, to be spoiled."""
     return small_gguf()
+
+
+@pytest.fixture(scope="session")
+def valid_gguf() -> bytes:
+    """A valid small GGUF file."""
+    return small_gguf().build()
+
+
+@pytest.fixture(scope="session")
+def valid_safetensors() -> bytes:
+    """A valid small safetensors file."""
+    return safetensors_bytes(small_header(), bytes(range(40)))
+
+
+@pytest.fixture(scope="session")
+def is_refused(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., QwillError]:
+    """Asserts that opening a file of these bytes raises a typed error in < 100 ms of work and < 2 MiB; returns it."""
+    folder = tmp_path_factory.mktemp("refused")
+
+    def check(data: bytes, suffix: str = ".gguf", *, seconds: float = 0.1) -> QwillError:
+        path = folder / f"x{suffix}"
+        path.write_bytes(data)
+        times = []
+        while len(times) < 3 and min(times, default=seconds) >= seconds:  # a busy machine may need a second try
+            start = time.process_time()
+            with pytest.raises(QwillError) as caught:
+                open_checkpoint(path)
+            times.append(time.process_time() - start)
+        assert min(times) < seconds
+        tracemalloc.start()
+        try:
+            with pytest.raises(QwillError):
+                open_checkpoint(path)
+            assert tracemalloc.get_traced_memory()[1] < 2**21
+        finally:
+            tracemalloc.stop()
+        return caught.value
+
+    return check
 
 
 @pytest.fixture
