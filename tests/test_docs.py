@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -35,6 +36,7 @@ NAMED_MODELS = re.compile(r"qwen3-0\.6b|qwen2\.5-coder-0\.5b")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"<!-- not run: \S.* -->\n+\Z")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+NAME = re.compile(r"`(qwill(?:\.\w+)+)`")
 RESULT = re.compile(r"benchmarks/results/[\w.-]+\.json")
 FIGURE = re.compile(r"(\d+(?:\.\d+)?)\s*(tok/s|GB/s|×)")
 NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])")
@@ -210,6 +212,30 @@ def test_both_readmes_have_the_same_structure_code_and_figures() -> None:
     assert blocks(chinese) == blocks(english)
     figures_of = [[list(figures(section)) for section in sections(text)] for text in (english, chinese)]
     assert figures_of[0] == figures_of[1]
+
+
+def missing_names(text: str) -> list[str]:
+    """Dotted names of ours, in backquotes, that do not exist."""
+    return [name for name in NAME.findall(prose(text)) if not exists(name)]
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is a module, or something in one."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_the_names_on_a_page_exist(page: Path) -> None:
+    assert missing_names(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_name_that_does_not_exist_is_found() -> None:
+    text = "`qwill.hub.resolve` `qwill.gone` `qwill.request.Request.nothing` `qwill.errors.QwillError`"
+    assert missing_names(text) == ["qwill.gone", "qwill.request.Request.nothing"]
 
 
 PAGE = """# A page
