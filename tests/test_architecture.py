@@ -25,8 +25,10 @@ ORDER = [
     {"config"},
     {"checkpoint_names"},
     {"hub"},
+    {"tokenizer_files"},
     {"detokenizer", "gguf_vocab"},
     {"tokenizer"},
+    {"chat_output"},
     {"chat"},
     {"answer"},
     {"request"},
@@ -50,7 +52,8 @@ LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 # These load in milliseconds, so that `qwill --help`, `qwill list` and a typing mistake answer at once.
 TORCH_FREE = {
     *("errors", "settings", "sampling_params", "outputs", "system", "formats", "config", "checkpoint_names", "hub"),
-    *("detokenizer", "gguf_vocab", "tokenizer", "chat", "answer", "request", "block_pool", "inspect"),
+    *("tokenizer_files", "detokenizer", "gguf_vocab", "tokenizer", "chat_output", "chat", "answer"),
+    *("request", "block_pool", "inspect"),
 }
 HEAVY = {"torch", "transformers"}
 
