@@ -173,13 +173,17 @@ def _all_failed(wanted: ModelName, failures: dict[str, QwillError]) -> QwillErro
     """One error for all sources: its class is theirs when they agree, and each one's reason is told."""
     kinds = {type(error) for error in failures.values()}
     kind = kinds.pop() if len(kinds) == 1 else DownloadError
-    near = [name for name in nearest(wanted.text, [*CATALOG, *_catalog_repos()]) if name != wanted.text]
-    hint = f"did you mean {', '.join(near)}?" if near and kind is ModelNotFoundError else ""
+    hint = ""
     if kind is SourceUnreachableError:
         hint = "check the network and HTTPS_PROXY; a model folder copied from elsewhere works too: give its path"
-    reasons = [
-        f"{source}: {error.what}" + (f" [{error.hint}]" if error.hint else "") for source, error in failures.items()
-    ]
+    near = [name for name in nearest(wanted.text, [*CATALOG, *_catalog_repos()]) if name != wanted.text]
+    if kind is ModelNotFoundError and near:
+        hint = f"did you mean {', '.join(near)}?"
+    if len(failures) == 1:
+        error = next(iter(failures.values()))
+        error.hint = error.hint if kind is not ModelNotFoundError else f"{hint} {error.hint}".strip()
+        return error
+    reasons = [f"{source}: {error.what}" + f" [{error.hint}]" * bool(error.hint) for source, error in failures.items()]
     return kind(f"could not get {wanted.text} from any source", where="\n     ".join(reasons), hint=hint)
 
 

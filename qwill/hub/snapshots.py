@@ -101,7 +101,7 @@ class RepoCache:
             try:
                 for file in listing.files:
                     if not (snapshot / file.name).exists():
-                        self._fetch_one(client, file, snapshot, progress)
+                        self._fetch_one(client, file, snapshot, progress, here[file])
             finally:
                 progress.finish()
             self._point(revision, listing.commit)
@@ -113,10 +113,10 @@ class RepoCache:
     def _part(self, file: RemoteFile) -> int:
         return partial_size(self._blob(file), file)
 
-    def _fetch_one(self, client: HttpClient, file: RemoteFile, snapshot: Path, progress: Progress) -> None:
+    def _fetch_one(self, client: HttpClient, file: RemoteFile, snapshot: Path, progress: Progress, told: int) -> None:
         # The lock file of huggingface_hub: it, too, waits for us, and we for it.
         lock = self.root / ".locks" / self.folder.name / f"{file.etag}.lock"
-        download(client, file, self._blob(file), lock=lock, progress=progress)
+        download(client, file, self._blob(file), lock=lock, progress=progress, told=told)
         _link(self._blob(file), snapshot / file.name)
 
     def _point(self, revision: str, commit: str) -> None:

@@ -43,17 +43,17 @@ def partial_size(final: Path, file: RemoteFile) -> int:
     return min(partial.stat().st_size, file.size) if partial.exists() else 0
 
 
-def download(client: HttpClient, file: RemoteFile, final: Path, *, lock: Path, progress: Progress) -> None:
+def download(client: HttpClient, file: RemoteFile, final: Path, *, lock: Path, progress: Progress, told: int) -> None:
     """Bring `file` to `final`, unless it is there or another process brings it first.
 
-    Progress is told from `partial_size` on, as it is when the call begins.
+    `told` bytes of it were counted as done when the progress began.
 
     Raises:
         IntegrityError: what arrives has another size or hash than was promised; it is deleted.
         DiskSpaceError: the disk is full; what arrived stays for the next run.
         DownloadError, AccessError, ModelNotFoundError: the server refuses, or the connection is lost for good.
     """
-    meter = _Meter(progress, file.name, partial_size(final, file))
+    meter = _Meter(progress, file.name, told)
     with disk_errors(final), locked(lock, progress):
         final.parent.mkdir(parents=True, exist_ok=True)
         if not final.exists():
