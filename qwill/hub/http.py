@@ -97,7 +97,7 @@ class HttpClient:
     def _json_once(self, url: str) -> Any:
         body = bytearray()
         with self.stream(url) as response:
-            for chunk in response.iter_raw(1 << 16):
+            for chunk in response.iter_raw():
                 body += chunk
                 if len(body) > _MAX_JSON_BYTES:
                     raise IntegrityError(f"{self.host} sends more than {_MAX_JSON_BYTES} bytes of JSON", where=url)

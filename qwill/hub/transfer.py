@@ -166,7 +166,7 @@ def _receive(client: HttpClient, file: RemoteFile, body: _Partial, meter: _Meter
             meter.reach(0)
             if response.status_code != 200:  # not the range we asked for: ask again, for the whole
                 return
-        for chunk in response.iter_raw(_CHUNK):
+        for chunk in response.iter_raw():  # as they come: a chunk size would hold bytes back, and lose them on an error
             if body.size + len(chunk) > file.size:
                 body.restart()
                 raise IntegrityError(f"{client.host} sends more than the {file.size} bytes of {file.name}")
