@@ -27,16 +27,24 @@ def open_checkpoint(path: Path) -> Checkpoint:
         FormatError: when a file breaks a rule of its format.
         UnsupportedModelError: when a file is valid, but of a kind that qwill does not implement.
     """
+    try:
+        return _open(path)
+    except OSError as error:
+        raise FormatError(f"cannot be read: {error.strerror}", where=str(path)) from None
+
+
+def _open(path: Path) -> Checkpoint:
     if path.is_dir():
         return open_folder(path)
-    if path.suffix == ".gguf":
+    suffix = path.suffix.lower()
+    if suffix == ".gguf":
         return read_gguf(path)
-    if path.suffix == ".safetensors":
+    if suffix == ".safetensors":
         return read_safetensors(path)
     if not path.exists():
         hint = "give a model's folder or file, or fetch a model with `qwill pull NAME`"
         raise ModelNotFoundError("there is no such file or folder", where=str(path), hint=hint)
-    if path.suffix in _PICKLED:
+    if suffix in _PICKLED:
         hint = "loading a pickle can run code: convert to safetensors first"
         raise FormatError("pickled weights are not read", where=str(path), hint=hint)
     raise FormatError("neither a .gguf nor a .safetensors file, nor a folder", where=str(path))

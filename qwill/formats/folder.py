@@ -4,7 +4,8 @@ Knows nothing of models. Which files may be opened, so that a folder from a stra
 
 - An index may only list plain names of .safetensors files, which lie beside it.
 - A file may be a link, but only to inside the model's folder, or to the blobs of the hub's cache that the folder
-  belongs to: `blobs/` beside the `snapshots/` that holds the folder.
+  belongs to: `blobs/` beside the `snapshots/` that holds the folder, or one level higher, where huggingface_hub keeps
+  the blobs that repositories share.
 - It must be a regular file: `checkpoint.MappedFile` refuses the rest.
 """
 
@@ -20,7 +21,7 @@ from qwill.formats.bounded_json import parse_object
 from qwill.formats.checkpoint import Checkpoint, MappedFile, TensorInfo
 from qwill.formats.safetensors import MAX_HEADER_BYTES, read_header, read_safetensors
 
-__all__ = ["open_folder"]
+__all__ = ["allowed_file", "open_folder"]
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -34,9 +35,9 @@ def open_folder(folder: Path) -> Checkpoint:
         FormatError: when a file breaks a rule, or index and shards disagree.
     """
     if _is_there(folder / SINGLE):
-        return read_safetensors(_allowed(folder, SINGLE))
+        return read_safetensors(allowed_file(folder, SINGLE))
     if _is_there(folder / INDEX):
-        return _open_sharded(_allowed(folder, INDEX))
+        return _open_sharded(allowed_file(folder, INDEX))
     raise ModelNotFoundError(f"the folder has no {SINGLE} and no {INDEX}", where=str(folder), hint=_advice(folder))
 
 
@@ -56,16 +57,20 @@ def _is_there(path: Path) -> bool:
     return path.exists() or path.is_symlink()
 
 
-def _allowed(folder: Path, name: str) -> Path:
-    """`folder / name`, after following its links and comparing where they lead with the rule above."""
+def allowed_file(folder: Path, name: str) -> Path:
+    """`folder / name`, after following its links and comparing where they lead with the rule above.
+
+    Raises:
+        FormatError: when they lead out of the folder, or in a circle.
+    """
     path = folder / name
     try:
         home, target = folder.resolve(), path.resolve()
     except (OSError, RuntimeError):
         raise FormatError("the file's links cannot be followed", where=str(path)) from None
-    snapshots = [parent.parent for parent in home.parents if parent.name == "snapshots"]
-    allowed = [home, *((parent / "blobs").resolve() for parent in snapshots)]
-    if not any(target.is_relative_to(place) for place in allowed):
+    repositories = [parent.parent for parent in home.parents if parent.name == "snapshots"]
+    blobs = [place / "blobs" for repository in repositories for place in (repository, repository.parent)]
+    if not any(target.is_relative_to(place) for place in (home, *blobs)):
         raise FormatError(
             "the file is a link that leads out of the model's folder",
             where=f"{path} -> {target}",
@@ -130,7 +135,7 @@ def _read_shards(
     tensors: dict[str, TensorInfo] = {}
     metadata: dict[str, str] = {}
     for name in shards:
-        path = _allowed(folder, name)
+        path = allowed_file(folder, name)
         files[path] = MappedFile(path)
         found, about = read_header(files[path])
         twice = tensors.keys() & found.keys()

@@ -131,6 +131,18 @@ def test_links_of_the_hub_cache_are_followed(sharded: Path, tmp_path_factory: An
     assert len(open_folder(through).tensors) == 3
 
 
+def test_blobs_that_repositories_share_are_followed(sharded: Path, tmp_path_factory: Any) -> None:
+    cache = tmp_path_factory.mktemp("cache")
+    snapshot, own, shared = (cache / p for p in ("models--o--n/snapshots/0123abc", "models--o--n/blobs", "blobs/ab"))
+    for folder in (snapshot, own, shared):
+        folder.mkdir(parents=True)
+    for file in sharded.iterdir():
+        (shared / f"ab{file.name}").write_bytes(file.read_bytes())
+        (own / file.name).symlink_to(f"../../blobs/ab/ab{file.name}")
+        (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
+    assert len(open_folder(snapshot).tensors) == 3
+
+
 def test_link_into_the_blobs_of_another_cache_is_refused(sharded: Path, tmp_path_factory: Any) -> None:
     blobs = tmp_path_factory.mktemp("other") / "blobs"
     blobs.mkdir()

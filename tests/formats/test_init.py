@@ -16,7 +16,9 @@ from qwill.formats import open_checkpoint
 def test_each_kind_of_path_gets_its_reader(tmp_path: Path, valid_gguf: bytes, valid_safetensors: bytes) -> None:
     (tmp_path / "x.gguf").write_bytes(valid_gguf)
     (tmp_path / "model.safetensors").write_bytes(valid_safetensors)
+    (tmp_path / "X.GGUF").write_bytes(valid_gguf)
     assert open_checkpoint(tmp_path / "x.gguf").format == "gguf"
+    assert open_checkpoint(tmp_path / "X.GGUF").format == "gguf"
     assert open_checkpoint(tmp_path / "model.safetensors").format == "safetensors"
     assert open_checkpoint(tmp_path).path == tmp_path / "model.safetensors"
 
