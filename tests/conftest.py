@@ -165,3 +165,37 @@ def hf_model() -> Callable[..., Any]:
         return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
 
     return load
+
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and enable_thinking is true %}<think>\n{% endif %}{% endif %}"
+)
+TINY_SPECIAL = {"<|endoftext|>": True, "<|im_start|>": True, "<|im_end|>": True, "<think>": False, "</think>": False}
+
+
+@pytest.fixture(scope="session")
+def tiny_chat_model(tiny_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Qwen3 with a tokenizer of single bytes and a ChatML template: everything `LLM` needs, in 400 kB.
+
+    The last 50 ids of its vocabulary have no token, as in the real ones.
+    """
+    import json
+    import shutil
+
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    folder = tmp_path_factory.mktemp("chat") / "tiny-chat"
+    shutil.copytree(tiny_checkpoint("qwen3"), folder)
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    for text, special in TINY_SPECIAL.items():
+        tokenizer.add_tokens([AddedToken(text, special=special, normalized=False)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    ends = [256, 258]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", "chat_template": CHATML}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends, "temperature": 0.6, "top_k": 20}))
+    return folder
