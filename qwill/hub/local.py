@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from qwill.errors import ModelNotFoundError, UsageError
@@ -21,11 +22,11 @@ def find(name: ModelName) -> LocalModel:
     """
     assert name.path is not None
     path = name.path
-    if path.is_file():
+    if os.path.isfile(path):  # unlike Path.is_file, takes a name that is too long for "not there"
         if path.suffix.lower() == ".gguf":
             return LocalModel(name.text, path, "local", None)
         raise UsageError(f"{path} is not a .gguf file", hint="give the folder of the model, or a .gguf file")
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise ModelNotFoundError(f"{path} does not exist", hint=_near(path))
     missing = missing_files(path)
     if not missing:
@@ -45,7 +46,7 @@ def find(name: ModelName) -> LocalModel:
 
 def _near(path: Path) -> str:
     folder = path.parent
-    siblings = [str(p) for p in folder.iterdir() if p.is_dir() or p.suffix == ".gguf"] if folder.is_dir() else []
+    siblings = [str(p) for p in folder.iterdir() if p.is_dir() or p.suffix == ".gguf"] if os.path.isdir(folder) else []
     near = nearest(str(path), siblings)
     if near:
         return "did you mean " + ", ".join(near) + "?"

@@ -11,6 +11,7 @@ Knows the catalog and the file system's answer to "is this a folder"; knows no n
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -74,18 +75,18 @@ def parse_name(text: str, *, revision: str | None = None, known: Iterable[str] =
     if not text.strip() or "\0" in text:
         raise UsageError("the model's name is empty or holds a NUL", hint="try one of: " + ", ".join(CATALOG))
     if _is_path(text):
-        return ModelName(text, path=Path(text).expanduser())
+        return ModelName(text, path=Path(os.path.expanduser(text)))
     base, typed_revision, quant = _split(text)
+    entry = CATALOG.get(base.lower())
+    if not entry and (not _REPO.fullmatch(base) or "--" in base or ".." in base):
+        raise ModelNotFoundError(f"there is no model {text!r:.200}", hint=_suggestion(text, known))
     if revision and typed_revision and revision != typed_revision:
         raise UsageError(f"two revisions for one model: {typed_revision!r} and {revision!r}")
     revision = _checked(revision or typed_revision, _REVISION, "revision", "a branch, a tag or a commit")
     quant = _checked(quant, _QUANT, "GGUF type", "for example Q4_K_M or Q8_0")
-    entry = CATALOG.get(base.lower())
     if entry:
         return ModelName(text, entry=entry, revision=revision, quant=quant or entry.quant)
-    if _REPO.fullmatch(base) and "--" not in base and ".." not in base:
-        return ModelName(text, repo=base, revision=revision, quant=quant)
-    raise ModelNotFoundError(f"there is no model {text!r:.200}", hint=_suggestion(text, known))
+    return ModelName(text, repo=base, revision=revision, quant=quant)
 
 
 def _is_path(text: str) -> bool:
@@ -93,8 +94,7 @@ def _is_path(text: str) -> bool:
         return True
     if text.lower().endswith(".gguf") or "\\" in text:
         return True
-    folder = Path(text)
-    return len(text) < 1024 and folder.is_dir() and ((folder / "config.json").is_file() or any(folder.glob("*.gguf")))
+    return os.path.isdir(text) and (os.path.isfile(os.path.join(text, "config.json")) or any(Path(text).glob("*.gguf")))
 
 
 def _split(text: str) -> tuple[str, str | None, str | None]:
