@@ -46,6 +46,9 @@ class RemoteFile:
     etag: str
     url: str
 
+    def __post_init__(self) -> None:
+        check_file_names([self.name])
+
 
 def check_file_names(names: Iterable[str]) -> None:
     """Refuse a listing that names anything outside its repository's folder.

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qwill.errors import FormatError, IntegrityError, ModelNotFoundError, UnsupportedModelError
-from qwill.hub.files import check_file_names, gguf_file, gguf_type, missing_files, wanted_files
+from qwill.hub.files import RemoteFile, check_file_names, gguf_file, gguf_type, missing_files, wanted_files
 
 WHOLE = ["config.json", "tokenizer.json", "model.safetensors"]
 
@@ -111,6 +111,11 @@ def test_two_files_of_one_type_are_listed() -> None:
 def test_a_name_that_could_leave_its_folder_is_refused(name: str) -> None:
     with pytest.raises(IntegrityError):
         check_file_names(["config.json", name])
+
+
+def test_no_remote_file_can_have_such_a_name() -> None:
+    with pytest.raises(IntegrityError):
+        RemoteFile("../x", 0, "e" * 64, "https://hub.invalid")
 
 
 @given(st.text(max_size=40))
