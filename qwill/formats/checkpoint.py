@@ -121,7 +121,7 @@ class Checkpoint:
     """Named tensors of one model: a folder of safetensors files, or one GGUF file. A context manager.
 
     Attributes:
-        path: the folder or file that was opened.
+        path: the file; for shards that an index lists, their folder.
         format: "safetensors" or "gguf".
         tensors: name, exactly as in the file -> where it is.
         metadata: GGUF key-values (arrays as list of str or read-only numpy array), or safetensors' `__metadata__`.
