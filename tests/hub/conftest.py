@@ -77,6 +77,7 @@ class FakeHub:
     faults: dict[str, list[Fault]] = field(default_factory=lambda: defaultdict(list))
     requests: list[Request] = field(default_factory=list)
     listing: Callable[[dict[str, Any]], Any] = lambda answer: answer  # a last change to the listing
+    silent: list[str] = field(default_factory=list)  # beginnings of paths that get no answer
     paused: threading.Event = field(default_factory=threading.Event)
     release: threading.Event = field(default_factory=threading.Event)
 
@@ -156,6 +157,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.hub.requests.append(Request(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
+        if self.path.startswith(tuple(self.hub.silent)):
+            self.hub.release.wait(20)
+            return
         url = urlsplit(self.path)
         parts, query = unquote(url.path).strip("/").split("/"), parse_qs(url.query)
         if parts[:2] == ["api", "models"] and "revision" in parts:
@@ -277,8 +281,19 @@ def hub(make_hub: Callable[[], FakeHub]) -> FakeHub:
     return hub
 
 
+@pytest.fixture(scope="session")
+def one_certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Certificates to trust: a single one, because reading the usual 150 is what takes longest in many tests."""
+    import certifi
+
+    end = "-----END CERTIFICATE-----\n"
+    file = tmp_path_factory.mktemp("tls") / "one.pem"
+    file.write_text(Path(certifi.where()).read_text(encoding="utf-8").split(end)[0] + end)
+    return file
+
+
 @pytest.fixture(autouse=True)
-def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def caches(tmp_path: Path, one_certificate: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Empty caches below tmp_path, no tokens, short time limits, no proxies: nothing of the machine's own."""
     from huggingface_hub import constants
 
@@ -287,6 +302,7 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             monkeypatch.delenv(variable)
     for variable in ("TRANSFORMERS_OFFLINE", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("SSL_CERT_FILE", str(one_certificate))
     monkeypatch.setenv("QWILL_HOME", str(tmp_path / "qwill"))
     monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "2")
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "2")
