@@ -25,10 +25,12 @@ ORDER = [
     {"config"},
     {"checkpoint_names"},
     {"hub"},
+    {"detokenizer"},
     {"tokenizer_files"},
-    {"detokenizer", "gguf_vocab"},
+    {"gguf_vocab"},
     {"tokenizer"},
-    {"chat_output"},
+    {"messages", "template_budget", "chat_output"},
+    {"templates"},
     {"chat"},
     {"answer"},
     {"request"},
@@ -52,8 +54,8 @@ LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 # These load in milliseconds, so that `qwill --help`, `qwill list` and a typing mistake answer at once.
 TORCH_FREE = {
     *("errors", "settings", "sampling_params", "outputs", "system", "formats", "config", "checkpoint_names", "hub"),
-    *("tokenizer_files", "detokenizer", "gguf_vocab", "tokenizer", "chat_output", "chat", "answer"),
-    *("request", "block_pool", "inspect"),
+    *("detokenizer", "tokenizer_files", "gguf_vocab", "tokenizer", "messages", "template_budget", "chat_output"),
+    *("templates", "chat", "answer", "request", "block_pool", "inspect"),
 }
 HEAVY = {"torch", "transformers"}
 

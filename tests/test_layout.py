@@ -53,9 +53,9 @@ def belongs(test: str, home: str) -> bool:
 
 @pytest.mark.parametrize("source", sources())
 def test_a_source_file_has_its_test_file(source: str) -> None:
-    assert any(belongs(test, home_of_tests(source)) for test in files_of_tests()) != (source in UNTESTED), (
-        f"{source}: expected {home_of_tests(source)}.py, or a reason in UNTESTED (and not both)"
-    )
+    tested = any(belongs(test, home_of_tests(source)) for test in files_of_tests())
+    excused = source in UNTESTED
+    assert tested != excused, f"{source}: write {home_of_tests(source)}.py, or a reason into UNTESTED (and not both)"
 
 
 @pytest.mark.parametrize("test", files_of_tests())
@@ -64,9 +64,9 @@ def test_a_test_file_has_its_source_file(test: str) -> None:
     folder = Path(test).parent.relative_to("tests")
     if (ROOT / "qwill" / folder / "__init__.py").exists():
         homes.append((Path(test).parent / "test_init").as_posix())
-    assert any(belongs(test, home) for home in homes) != (test in WHOLE_PROJECT), (
-        f"{test}: tests no file of this name; rename it, or say in WHOLE_PROJECT what it tests"
-    )
+    tests_a_file = any(belongs(test, home) for home in homes)
+    excused = test in WHOLE_PROJECT
+    assert tests_a_file != excused, f"{test}: no file has this name; rename it, or say in WHOLE_PROJECT what it tests"
 
 
 def test_the_lists_of_exceptions_name_files_that_exist() -> None:
