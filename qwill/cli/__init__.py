@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Sequence
 
 from qwill import __version__
+from qwill.cli.terminal import harmless
 from qwill.errors import QwillError, UsageError
 
 __all__ = ["ALIASES", "COMMANDS", "main"]
@@ -31,7 +32,7 @@ COMMANDS = {
     "doctor": "report versions, processor, memory, folders and settings",
     "bench": "measure speed, and compare with transformers",
 }
-"""Name -> one line of help. The module `qwill.cli.NAME` has `register(app)`, which adds the command's functions."""
+"""Name -> one line of help. `qwill.cli.commands.NAME` has `register(app)`, which adds the command's functions."""
 
 ALIASES = {"ls": "list", "show": "inspect", "remove": "rm"}
 
@@ -100,7 +101,7 @@ def _report(error: QwillError, words: list[str]) -> None:
     with contextlib.suppress(OSError):
         if _verbose(words):
             traceback.print_exc(file=sys.stderr)
-        print(f"error: {error}", file=sys.stderr)
+        print(harmless(f"error: {error}"), file=sys.stderr)
 
 
 def _verbose(words: list[str]) -> bool:

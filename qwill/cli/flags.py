@@ -34,6 +34,7 @@ __all__ = [
     "RemoveFlags",
     "ReportFlags",
     "RunFlags",
+    "VerifyFlags",
     "check_given",
     "flags_of",
     "picked",
@@ -112,6 +113,13 @@ class InspectFlags(ReportFlags):
 
 
 @dataclass(frozen=True)
+class VerifyFlags(ReportFlags):
+    """Flags of `verify` alone."""
+
+    quick: bool = setting(False, "read only the headers: leave out hashes and values")
+
+
+@dataclass(frozen=True)
 class DoctorFlags(ReportFlags):
     """Flags of `doctor` alone."""
 
@@ -135,7 +143,7 @@ GROUPS: dict[type[Any], str] = {
     SamplingParams: "Sampling",
     EngineSettings: "Model and machine",
 }
-FLAG_OWNERS = (*GROUPS, RunFlags, ChatFlags, RemoveFlags, InspectFlags, DoctorFlags)
+FLAG_OWNERS = (*GROUPS, RunFlags, ChatFlags, RemoveFlags, InspectFlags, VerifyFlags, DoctorFlags)
 """Every dataclass whose fields a config file and the environment may set."""
 
 NO_REAL_BOUND = 2**20
@@ -240,9 +248,9 @@ def _validator(owner: type[Any], name: str) -> Callable[[Any, Any], None]:
     return validate
 
 
-def picked(given: dict[str, Any] | None, owner: type[Any]) -> dict[str, Any]:
+def picked(given: dict[str, Any] | None, owner: type[Any] | Part) -> dict[str, Any]:
     """The given values that are fields of `owner`."""
-    names = settings_of(owner)
+    names = owner.names if isinstance(owner, Part) else settings_of(owner)
     return {name: value for name, value in (given or {}).items() if name in names}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from qwill.cli.flags import picked
+from qwill.cli.flags import FETCHING, picked
 from qwill.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -27,6 +27,11 @@ def load_model(model: str, given: dict[str, Any]) -> LLM:
     Raises:
         QwillError: see `qwill.LLM`.
     """
+    from qwill.hub import resolve
+
+    progress = progress_for(given)
+    # A name that is mistyped, or a hub that cannot be reached, is told before torch is imported.
+    resolve(model, progress=progress, **picked(given, FETCHING))
     from qwill.llm import LLM
 
-    return LLM(model, progress=progress_for(given), **picked(given, EngineSettings))
+    return LLM(model, progress=progress, **picked(given, EngineSettings))

@@ -20,7 +20,9 @@ __all__ = ["Block", "BlockSplitter"]
 _FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
 _INDENTED_FENCE = re.compile(r"\s*(`{3,}(?=[^`]*$)|~{3,})")
 _HEADING = re.compile(r" {0,3}#{1,6}(\s|$)")
+_RULE = re.compile(r" {0,3}([-*_])([ \t]*\1){2,}[ \t]*$")
 _LIST_ITEM = re.compile(r" {0,3}([-+*]|\d{1,9}[.)])(\s|$)")
+_LIST_START = re.compile(r" {0,3}([-+*]|1[.)])\s+\S")  # what can begin a list right after a paragraph
 _INDENT = re.compile(r"\s{2,}\S")
 
 
@@ -31,7 +33,7 @@ class BlockSplitter:
         self._lines: list[str] = []  # complete lines of the last block
         self._partial = ""  # the line that has no end yet
         self._fence = ""  # what closes the open code block
-        self._in_list = False
+        self._in_list = False  # or perhaps in one: then nothing is cut that could belong to it
 
     def push(self, text: str) -> list[str]:
         """Add text; return the blocks that it finished, without the blank lines between them."""
@@ -58,8 +60,9 @@ class BlockSplitter:
         finished = self._take() if self._begins_new_block(line) else []
         if not line.strip() and not self._lines:
             return finished
-        if not self._lines:
-            self._in_list = bool(_LIST_ITEM.match(line))
+        if not self._lines and _RULE.match(line):
+            return [*finished, line]
+        self._in_list = self._in_list or bool(_LIST_ITEM.match(line))
         fence = (_INDENTED_FENCE if self._in_list else _FENCE).match(line)
         self._fence = fence[1] if fence else ""
         self._lines.append(line)
@@ -78,7 +81,7 @@ class BlockSplitter:
         if not self._lines:
             return False
         if not self._in_list:
-            return not line.strip() or bool(_FENCE.match(line) or _HEADING.match(line))
+            return not line.strip() or any(start.match(line) for start in (_FENCE, _HEADING, _LIST_START))
         # A list goes on after a blank line with another item or an indented line.
         after_blank = not self._lines[-1].strip()
         goes_on = bool(_LIST_ITEM.match(line) or _INDENT.match(line))

@@ -46,7 +46,7 @@ def _app(name: str) -> App:
         help_epilogue=EPILOGUE,
     )
     app["--help"].show = False
-    importlib.import_module(f"qwill.cli.{name}").register(app)
+    importlib.import_module(f"qwill.cli.commands.{name}").register(app)
     return app
 
 
@@ -64,6 +64,7 @@ def _usage_error(name: str, error: CycloptsError) -> UsageError:
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         given = error.keyword or next((token.keyword for token in error.argument.tokens), None)
         what = f"{given} needs a value" if given else f"{error.argument.name.lstrip('-').upper()} is missing"
+        hint = f"a value that begins with a dash is given as {given}=-value" if given else hint
     if isinstance(error, UnknownOptionError) and not suggestion:
         hint += "; put -- before a prompt that begins with a dash"
     return UsageError(what.rstrip("."), hint=f"did you mean {suggestion}" if suggestion else hint)

@@ -23,6 +23,8 @@ from qwill.cli.terminal import can_redraw, console_for, harmless, is_terminal
 __all__ = ["LiveRegion", "PlainView", "TerminalView", "view_for"]
 
 REDRAW_SECONDS = 0.08
+PAUSE_PER_DRAWING = 9.0
+"""A block that takes long to lay out is drawn less often: so many times what the last drawing took lie between."""
 THINKING_LINES = 8
 THINKING_KEPT = 4000
 """Characters: more than THINKING_LINES show."""
@@ -162,8 +164,7 @@ class LiveRegion:
             self._live.start()
         self._live.update(renderable, refresh=True)
         ended = time.monotonic()
-        # A block that takes long to lay out is drawn less often: at most a tenth of the time goes into drawing.
-        self._next_draw = ended + max(REDRAW_SECONDS, 9 * (ended - began))
+        self._next_draw = ended + max(REDRAW_SECONDS, PAUSE_PER_DRAWING * (ended - began))
 
     def commit(self, renderable: RenderableType) -> None:
         """Take away what was drawn and write `renderable` for good."""

@@ -14,6 +14,7 @@ import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from cyclopts import App
 
@@ -67,7 +68,7 @@ def doctor(*, given: Flags | None = None) -> int:
         print(title)
         for name, value in section.items():
             text = ", ".join(value) if isinstance(value, list) else "unknown" if value is None else value
-            print(harmless(f"  {name:<18}{text}"))
+            print(harmless(f"  {name:<20}{text}"))
     return 0
 
 
@@ -172,9 +173,9 @@ def _sources() -> Section:
 
 
 def _address(variable: str) -> str:
-    from qwill.hub.http import printable
-
-    return printable(os.environ[variable]) if os.environ.get(variable) else "default address"
+    """The host of a mirror, without a password that may stand before it."""
+    address = os.environ.get(variable)
+    return f"{urlsplit(address).hostname or 'not an address'} ({variable})" if address else "default address"
 
 
 def _token(variable: str) -> str:

@@ -1,0 +1,1 @@
+"""One file for each command: `qwill NAME` is NAME.py, whose `register(app)` adds the command's functions."""
