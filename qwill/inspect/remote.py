@@ -67,7 +67,7 @@ def inspect_model(
         return structure(_readable(wanted), name=name)
     try:
         found = resolve(name, source=source, revision=revision, endpoint=endpoint, offline=True)
-        return structure(found.path, name=found.name, source=found.source)
+        return structure(found.path, name=found.name)
     except ModelNotFoundError:
         if offline or _network_is_off():
             raise

@@ -62,7 +62,7 @@ def _print_title(structure: Structure, console: Console) -> None:
     size = format_bytes(sum(structure.files.values()))
     count = len(structure.files)
     files = "1 file" if count == 1 else f"{count} files"
-    origin = "" if structure.source == "local" else f", {structure.source}"
+    origin = "" if structure.source == "local" else f", headers read from {structure.source}"
     name = Text(printable(structure.name), style="bold")
     console.print(Text.assemble(name, Text(f"  {structure.format}, {files}, {size}{origin}", style="dim")))
 

@@ -65,7 +65,7 @@ class Structure:
 
     Attributes:
         name: as the caller calls the model.
-        source: where the headers were read: "local", or the hub's name.
+        source: where the headers were read: "local" for files on this machine, or the hub's name.
         format: "safetensors" or "gguf".
         files: name -> size in bytes of the files that hold the tensors.
         config: None when there is none that can be read; `mismatches` then says why.

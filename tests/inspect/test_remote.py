@@ -196,7 +196,7 @@ def test_a_stored_model_is_read_where_it_is(models: Any, hub: Any, tmp_path: Pat
     refs.mkdir()
     (refs / "main").write_text("b" * 40)
     found = inspect_model(REPO, endpoint=hub.url)
-    assert (found.name, found.source, hub.requests) == (REPO, "huggingface", [])
+    assert (found.name, found.source, hub.requests) == (REPO, "local", [])
 
 
 def test_settings_that_cannot_be_are_refused(hub: Any) -> None:

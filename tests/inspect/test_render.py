@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +108,11 @@ def test_every_tensor_has_a_whole_line_in_a_pipe(qwen3: Structure, shown: Callab
     lines = {line.split()[0]: line for line in drawn(shown, qwen3, tensors=True, width=60).splitlines() if line}
     for tensor in qwen3.tensors:
         assert re.fullmatch(rf"\S+ +BF16 .* {tensor.nbytes} +{tensor.offset}", lines[tensor.name])
+
+
+def test_a_model_of_which_only_the_headers_are_here_says_so(qwen3: Structure, shown: Callable[..., str]) -> None:
+    remote = dataclasses.replace(qwen3, source="huggingface")
+    assert drawn(shown, remote).startswith("qwen3-0.6b  safetensors, 1 file, 1.5 GB, headers read from huggingface\n")
 
 
 def test_in_a_narrow_terminal_tensors_are_told_in_two_lines(qwen3: Structure, shown: Callable[..., str]) -> None:
