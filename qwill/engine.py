@@ -1,8 +1,8 @@
 """Engine: many requests, one step at a time, in token ids. Knows no text.
 
 A step serves requests in order of arrival until its token budget is used up: one token of each that is generating,
-and as much of a waiting prompt as still fits. When the KV cache is full, the newest request gives its blocks back and is
-computed again later. One bad request ends with an error; its neighbours do not notice.
+and as much of a waiting prompt as still fits. When the KV cache is full, the newest request gives its blocks back
+and is computed again later. One bad request ends with an error; its neighbours do not notice.
 """
 
 from __future__ import annotations

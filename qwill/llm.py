@@ -301,7 +301,7 @@ class _Job:
             answer.output.error = step.error
         if answer.output.finish_reason is not None:
             self._pending += answer.finish()
-        self.output.finished = all(other.output.finish_reason for other in self.answers)
+            self._see_whether_finished()
 
     def ended(self, request: Request) -> bool:
         return self.answers[request.index].output.finish_reason is not None
@@ -310,10 +310,14 @@ class _Job:
         answer = self.answers[request.index]
         answer.output.finish_reason = "abort"
         answer.finish()
+        self._see_whether_finished()
 
     def take_events(self) -> list[StreamEvent]:
         events, self._pending = self._pending, []
         return events
+
+    def _see_whether_finished(self) -> None:
+        self.output.finished = all(answer.output.finish_reason for answer in self.answers)
 
     def _count(self) -> None:
         metrics, now = self.output.metrics, time.perf_counter()

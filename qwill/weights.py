@@ -8,7 +8,7 @@ Knows no text, no scheduling, no network.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -21,11 +21,14 @@ from qwill.checkpoint_names import EMBEDDING, GGUF_ROTARY_PERMUTED, LM_HEAD, exp
 from qwill.config import ModelConfig
 from qwill.errors import CapacityError, WeightsError
 from qwill.formats import Checkpoint, TensorInfo
-from qwill.formats.dequantize import dequantize
+from qwill.formats.dequantize import DEQUANTIZABLE, dequantize
 from qwill.models.qwen3 import FUSED, CausalLM
 from qwill.system import available_memory
 
 __all__ = ["Target", "load_model", "match_tensors", "parameter_targets"]
+
+PIECE = 1 << 22
+"""Bytes of a file that are converted at a time."""
 
 LISTED = 10
 """At most so many tensor names of a kind appear in an error."""
@@ -68,16 +71,11 @@ def load_model(
     permuted = checkpoint.format == "gguf" and config.architecture in GGUF_ROTARY_PERMUTED
 
     def load(name: str, target: Target) -> None:
-        info = found[name]
         rows = parameters[target.parameter][target.start : target.start + target.rows]
-        if permuted and re.search(r"\.self_attn\.[qk]_proj\.", name):
-            rows.copy_(_half_split_rows(_values(checkpoint, info), config.head_dim))
-        elif TORCH_DTYPES.get(info.dtype) == dtype and device.type == "cpu":
-            rows.view(torch.uint8).flatten().numpy()[:] = checkpoint.raw(info.name)
-        else:
-            rows.copy_(_values(checkpoint, info))
-        checkpoint.release(info.name)
-        advance(info.nbytes)
+        rotated = permuted and re.search(r"\.self_attn\.[qk]_proj\.", name) is not None
+        for nbytes in _fill(rows, checkpoint, found[name], rotated_heads=config.head_dim if rotated else None):
+            advance(nbytes)
+        checkpoint.release(found[name].name)
 
     with torch.inference_mode(), ThreadPoolExecutor(max_workers=2) as pool:
         for done in [pool.submit(load, name, target) for name, target in parameter_targets(config).items()]:
@@ -148,16 +146,35 @@ def _check_memory(config: ModelConfig, dtype: torch.dtype, device: torch.device)
         )
 
 
-def _values(checkpoint: Checkpoint, info: TensorInfo) -> Tensor:
-    """The tensor's values: a copy in its own dtype, or dequantized to fp32."""
+def _fill(rows: Tensor, checkpoint: Checkpoint, info: TensorInfo, *, rotated_heads: int | None) -> Iterator[int]:
+    """Write a tensor into `rows`, some rows at a time so that temporaries stay small; yields the bytes read.
+
+    `rotated_heads` is the head_dim where rows are to be put back from GGUF's rotary order, else None.
+    """
     raw = checkpoint.raw(info.name)
+    row_bytes = info.nbytes // len(rows)
+    step = max(1, PIECE // max(row_bytes, 1)) if rotated_heads is None else len(rows)
+    for start in range(0, len(rows), step):
+        piece = raw[start * row_bytes : (start + step) * row_bytes]
+        part = rows[start : start + step]
+        if rotated_heads is not None:
+            part.copy_(_half_split_rows(_values(piece, info, part.shape), rotated_heads))
+        elif TORCH_DTYPES.get(info.dtype) == rows.dtype and rows.device.type == "cpu":
+            part.view(torch.uint8).flatten().numpy()[:] = piece
+        else:
+            part.copy_(_values(piece, info, part.shape))
+        yield len(piece)
+
+
+def _values(raw: npt.NDArray[np.uint8], info: TensorInfo, shape: torch.Size) -> Tensor:
+    """Whole rows of a tensor: a copy in its own dtype, or dequantized to fp32."""
     if info.dtype in TORCH_DTYPES:
-        copy = torch.empty(info.nbytes, dtype=torch.uint8)
+        copy = torch.empty(len(raw), dtype=torch.uint8)
         copy.numpy()[:] = raw  # by way of numpy, because torch warns of read-only memory
-        return copy.view(TORCH_DTYPES[info.dtype]).view(info.shape)
-    if checkpoint.format != "gguf":
+        return copy.view(TORCH_DTYPES[info.dtype]).view(shape)
+    if info.dtype not in DEQUANTIZABLE:
         raise WeightsError(f"dtype {info.dtype} is not implemented", where=f"{info.file}, tensor {info.name}")
-    return torch.from_numpy(dequantize(raw, info.dtype, info.shape))
+    return torch.from_numpy(dequantize(raw, info.dtype, shape))
 
 
 def _half_split_rows(values: Tensor, head_dim: int) -> Tensor:
