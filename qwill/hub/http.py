@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urljoin, urlsplit
 
-from qwill.errors import DownloadError, IntegrityError, QwillError, SettingError, SourceUnreachableError
+from qwill.errors import AccessError, DownloadError, IntegrityError, QwillError, SettingError, SourceUnreachableError
 
 if TYPE_CHECKING:
     import httpx2
@@ -57,6 +57,8 @@ class HttpClient:
     ) -> None:
         import httpx2
 
+        if not all(value.isascii() and value.isprintable() for value in secrets.values()):
+            raise AccessError("the token holds characters that no token has", hint="set it again, without line breaks")
         self.endpoint = endpoint
         self._secrets = dict(secrets)
         self._home = home
@@ -158,15 +160,15 @@ class HttpClient:
         if _origin(target) == _origin(self._home):
             target = self.endpoint + target[len(self._home) :]
         if hops > _MAX_REDIRECTS or urlsplit(target).scheme not in ("http", "https"):
-            raise DownloadError(f"{self.host} redirects in circles or to nowhere", where=printable(target))
+            raise DownloadError(f"{self.host} redirects in circles or to nowhere", where=_bare(target))
         if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
-            raise IntegrityError(f"{self.host} redirects from https to http", where=printable(target))
+            raise IntegrityError(f"{self.host} redirects from https to http", where=_bare(target))
         return target
 
     def _check(self, response: httpx2.Response) -> None:
         status = response.status_code
         if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise DownloadError(f"{self.host} compresses what was asked for as it is", where=str(response.url))
+            raise DownloadError(f"{self.host} compresses what was asked for as it is", where=_bare(str(response.url)))
         if status in (200, 206, 416):
             return
         if status in _TRANSIENT_STATUS:
@@ -178,7 +180,7 @@ class HttpClient:
         why = "too many requests" if response.status_code == 429 else "the server has a problem"
         error = DownloadError(
             f"{self.host} answers {response.status_code} ({why})",
-            where=str(response.url.copy_with(query=None)),
+            where=_bare(str(response.url)),
             hint=f"try again in {wait:.0f} s, or choose another source or endpoint",
         )
         if wait > _MAX_WAIT_SECONDS:
@@ -193,6 +195,8 @@ def checked_endpoint(text: str, setting: str) -> str:
         SettingError: not an http or https address.
     """
     parts = urlsplit(text)
+    if parts.username or parts.password:
+        raise SettingError(f"{setting} holds a password", hint="leave it out of the address; HF_TOKEN is for secrets")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise SettingError(f"{setting} = {text!r:.200} is not a web address", hint="for example https://hf-mirror.com")
     return text.rstrip("/")
@@ -201,6 +205,11 @@ def checked_endpoint(text: str, setting: str) -> str:
 def printable(text: str) -> str:
     """Text from a server, made safe to show: no control characters, at most 200 characters."""
     return re.sub(r"[^\x20-\x7e\u00a0-\uffff]", " ", text)[:200]
+
+
+def _bare(url: str) -> str:
+    """A URL to show: without the query, which may hold a signature."""
+    return printable(url.partition("?")[0])
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

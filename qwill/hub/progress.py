@@ -63,8 +63,8 @@ class LineProgress:
         self._done = self._resumed = resumed
         self._began = time.monotonic()
         self._next_tenth = resumed * 10 // total + 1 if total else 1
-        already = f", resumed at {resumed * 100 // total} %" if resumed and total else ""
-        self._write(f"{label}: {_amount(total, unit)}{already}")
+        percent = _percent(resumed, total)
+        self._write(f"{label}: {_amount(total, unit)}" + (f", resumed at {percent} %" if percent else ""))
 
     def advance(self, count: int, item: str = "") -> None:
         """Write a line when another tenth is full."""
@@ -102,8 +102,8 @@ class BarProgress:
     def start(self, total: int, label: str, resumed: int = 0, *, unit: str = "bytes") -> None:
         """Draw the bar."""
         self.finish()
-        if resumed and total:
-            label = f"{label} (resumed at {resumed * 100 // total} %)"
+        if percent := _percent(resumed, total):
+            label = f"{label} (resumed at {percent} %)"
         self._bar = _rich_bar(self._stream, unit)
         self._bar.start()
         self._task = self._bar.add_task(label, total=total, completed=resumed, item="")
@@ -147,6 +147,10 @@ def format_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def _percent(part: int, total: int) -> int:
+    return part * 100 // total if total else 0
 
 
 def _amount(count: int, unit: str) -> str:

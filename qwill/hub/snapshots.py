@@ -22,7 +22,7 @@ from qwill.hub.files import RemoteFile, gguf_file, missing_files
 from qwill.hub.http import HttpClient
 from qwill.hub.progress import Progress
 from qwill.hub.storage import check_space, disk_errors
-from qwill.hub.transfer import download, partial_size
+from qwill.hub.transfer import download, partial_size, sweep
 
 __all__ = ["COMMIT", "Listing", "RepoCache", "repositories"]
 
@@ -93,31 +93,34 @@ class RepoCache:
             QwillError: as `download` does.
         """
         snapshot = self.folder / "snapshots" / listing.commit
-        here = {file: file.size if (snapshot / file.name).exists() else self._part(file) for file in listing.files}
-        total = sum(file.size for file in listing.files)
-        check_space(self.folder, total - sum(here.values()))
         with disk_errors(self.folder):
-            progress.start(total, label, sum(here.values()))
-            try:
-                for file in listing.files:
-                    if not (snapshot / file.name).exists():
-                        self._fetch_one(client, file, snapshot, progress, here[file])
-            finally:
-                progress.finish()
+            if not all((snapshot / file.name).exists() for file in listing.files):
+                self._fetch(client, listing.files, snapshot, label, progress)
+            else:
+                progress.message(f"{label} is up to date")
             self._point(revision, listing.commit)
         return snapshot
 
+    def _fetch(
+        self, client: HttpClient, files: Sequence[RemoteFile], snapshot: Path, label: str, progress: Progress
+    ) -> None:
+        here = {file: (snapshot / file.name).exists() for file in files}
+        parts = {file: file.size if here[file] else partial_size(self._blob(file), file) for file in files}
+        total = sum(file.size for file in files)
+        check_space(self.folder, total - sum(parts.values()))
+        progress.start(total, label, sum(parts.values()))
+        try:
+            for file in (file for file in files if not here[file]):
+                # The lock file is huggingface_hub's: it waits for us, too, and we for it.
+                lock = self.root / ".locks" / self.folder.name / f"{file.etag}.lock"
+                download(client, file, self._blob(file), lock=lock, progress=progress, told=parts[file])
+                _link(self._blob(file), snapshot / file.name)
+        finally:
+            progress.finish()
+        sweep(self.folder / "blobs")
+
     def _blob(self, file: RemoteFile) -> Path:
         return self.folder / "blobs" / file.etag
-
-    def _part(self, file: RemoteFile) -> int:
-        return partial_size(self._blob(file), file)
-
-    def _fetch_one(self, client: HttpClient, file: RemoteFile, snapshot: Path, progress: Progress, told: int) -> None:
-        # The lock file of huggingface_hub: it, too, waits for us, and we for it.
-        lock = self.root / ".locks" / self.folder.name / f"{file.etag}.lock"
-        download(client, file, self._blob(file), lock=lock, progress=progress, told=told)
-        _link(self._blob(file), snapshot / file.name)
 
     def _point(self, revision: str, commit: str) -> None:
         """Last of all: until now the revision stood for the older, whole snapshot."""

@@ -22,17 +22,19 @@ from qwill.hub.storage import disk_errors, locked, publish
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["download", "partial_of", "partial_size"]
+__all__ = ["download", "partial_of", "partial_size", "sweep"]
 
 _CHUNK = 1 << 20
-_MAX_FAILURES = 4
+_MAX_FAILURES = 6
 _FIRST_WAIT_SECONDS = 0.5
 _ENOUGH_PROGRESS = 1 << 20
+_STALE_SECONDS = 7 * 24 * 3600
+_SUFFIX = ".qwill.incomplete"
 
 
 def partial_of(final: Path) -> Path:
     """Where the bytes of an unfinished download are; huggingface_hub's own clean-up recognises the name."""
-    return final.with_name(final.name + ".qwill.incomplete")
+    return final.with_name(final.name + _SUFFIX)
 
 
 def partial_size(final: Path, file: RemoteFile) -> int:
@@ -41,6 +43,13 @@ def partial_size(final: Path, file: RemoteFile) -> int:
         return file.size
     partial = partial_of(final)
     return min(partial.stat().st_size, file.size) if partial.exists() else 0
+
+
+def sweep(folder: Path) -> None:
+    """Delete partial files that nobody has written to for a week: their download was given up."""
+    for partial in folder.glob("*" + _SUFFIX):
+        if time.time() - partial.stat().st_mtime > _STALE_SECONDS:
+            partial.unlink()
 
 
 def download(client: HttpClient, file: RemoteFile, final: Path, *, lock: Path, progress: Progress, told: int) -> None:
@@ -91,6 +100,9 @@ class _Meter:
     def reach(self, position: int) -> None:
         self._progress.advance(position - self._position, self._name)
         self._position = position
+
+    def say(self, text: str) -> None:
+        self._progress.message(text)
 
 
 class _Partial:
@@ -153,7 +165,10 @@ def _receive_all(client: HttpClient, file: RemoteFile, body: _Partial, meter: _M
         failures = 0 if body.size - before >= _ENOUGH_PROGRESS else failures + 1
         if failures == _MAX_FAILURES:
             raise error
-        time.sleep(max(wait or 0.0, _FIRST_WAIT_SECONDS * 2 ** max(failures - 1, 0)))
+        wait = max(wait or 0.0, _FIRST_WAIT_SECONDS * 2 ** max(failures - 1, 0))
+        if failures > 1:
+            meter.say(f"{error.what}; trying again in {wait:.0f} s")
+        time.sleep(wait)
 
 
 def _receive(client: HttpClient, file: RemoteFile, body: _Partial, meter: _Meter) -> None:

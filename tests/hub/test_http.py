@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qwill.errors import DownloadError, IntegrityError, ModelNotFoundError, QwillError, SettingError
+from qwill.errors import AccessError, DownloadError, IntegrityError, ModelNotFoundError, QwillError, SettingError
 from qwill.errors import SourceUnreachableError as Unreachable
 from qwill.hub.http import HttpClient, TransientError, checked_endpoint, printable
 
@@ -145,6 +145,18 @@ def test_a_lost_connection_may_come_back(hub: Any) -> None:
 def test_an_endpoint_that_is_no_web_address_is_refused(text: str) -> None:
     with pytest.raises(SettingError, match="not a web address"):
         checked_endpoint(text, "endpoint")
+
+
+def test_a_password_in_the_endpoint_is_refused_and_not_shown() -> None:
+    with pytest.raises(SettingError, match="holds a password") as error:
+        checked_endpoint("https://me:s3cret@hub.invalid", "HF_ENDPOINT")
+    assert "s3cret" not in str(error.value)
+
+
+@pytest.mark.parametrize("token", ["模型", "a\nb"])
+def test_a_senseless_token_is_a_typed_error(hub: Any, token: str) -> None:
+    with pytest.raises(AccessError, match="no token has"):
+        client_of(hub.url, secrets={"Authorization": f"Bearer {token}"})
 
 
 def test_an_endpoint_loses_its_last_slash() -> None:
