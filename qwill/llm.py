@@ -119,7 +119,7 @@ class LLM:
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, use_cache: bool = True
     ) -> Iterator[StreamEvent]:
         """`generate` for one prompt, as events. The last is "done"; closing the iterator stops the generation."""
-        return self._events(self._job(prompt, sampling_params, use_cache=use_cache))
+        return self._stream(self._job(prompt, sampling_params, use_cache=use_cache))
 
     def stream_chat(
         self,
@@ -132,7 +132,7 @@ class LLM:
     ) -> Iterator[StreamEvent]:
         """`chat` for one conversation, as events of kind "thinking", "content", "tool_call" and, last, "done"."""
         chat = {"tools": tools, "enable_thinking": enable_thinking, "raw_special": raw_special}
-        return self._events(self._chat_job(messages, sampling_params, use_cache=True, **chat))
+        return self._stream(self._chat_job(messages, sampling_params, use_cache=True, **chat))
 
     def params(self, **overrides: Any) -> SamplingParams:
         """The model's own sampling defaults with some fields replaced.
@@ -197,10 +197,9 @@ class LLM:
         use_cache: bool,
         in_thinking: bool | None = None,
     ) -> _Job:
-        """A prompt made ready; `in_thinking` is None for plain text, else says where a chat's answer begins."""
+        """A prompt checked and made ready. `in_thinking` is None for plain text, else where a chat's answer begins."""
         start = time.perf_counter()
         params = params or self.default_params
-        engine = self._running
         text = prompt if isinstance(prompt, str) else None
         token_ids = self._prompt_ids(prompt) if isinstance(prompt, str) else list(prompt)
         check_prompt(token_ids, vocab_size=self.config.vocab_size, max_model_len=self.max_model_len)
@@ -212,10 +211,6 @@ class LLM:
             )
             parser = None if in_thinking is None else OutputParser(in_thinking)
             job.add(request, Answer(self.tokenizer, params, index, parser))
-        with self._lock:
-            for request in job.requests:
-                engine.add(request)
-                self._jobs[id(request)] = job
         return job
 
     def _prompt_ids(self, text: str) -> list[int]:
@@ -224,8 +219,16 @@ class LLM:
             ids.insert(0, self.tokenizer.bos_token_id)
         return ids
 
+    def _submit(self, jobs: list[_Job]) -> None:
+        with self._lock:
+            for job in jobs:
+                for request in job.requests:
+                    self._running.add(request)
+                    self._jobs[id(request)] = job
+
     def _complete(self, jobs: list[_Job]) -> list[RequestOutput]:
         try:
+            self._submit(jobs)
             for job in jobs:
                 while not job.output.finished:
                     self._step()
@@ -236,8 +239,9 @@ class LLM:
             raise errors[0]
         return [job.output for job in jobs]
 
-    def _events(self, job: _Job) -> Iterator[StreamEvent]:
+    def _stream(self, job: _Job) -> Iterator[StreamEvent]:
         try:
+            self._submit([job])
             while not job.output.finished:
                 self._step()
                 yield from job.take_events()
