@@ -1,8 +1,8 @@
 """The documentation is true: its code runs, its links lead somewhere, its figures come from committed results.
 
 A page's `python` blocks run in order as one program, the commands after `$ ` in its `console` blocks one by one, with
-the smallest real model in place of the named one. A block that cannot run here has a reason in a comment before it:
-<!-- not run: needs a GPU -->. The Chinese README has the same blocks as the English one, so they run once.
+the smallest real model in place of the named one and a few tokens in place of many. A block that cannot run here has
+its reason in a comment before it: <!-- not run: needs a GPU -->. The Chinese README has the blocks of the English one.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ PAGES = [
 
 SMALL_MODEL = "smollm2-135m"
 NAMED_MODELS = re.compile(r"qwen3-0\.6b|qwen2\.5-coder-0\.5b")
+MANY_TOKENS = re.compile(r"(?<=max_tokens=)\d+|(?<=--max-tokens )\d+")
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"<!-- not run: \S.* -->\n+\Z")
@@ -66,14 +67,19 @@ def prose(text: str) -> str:
 def programs(text: str) -> str:
     """A page's python blocks as one program, with the smallest model."""
     code = "\n".join(block.text for block in blocks(text) if block.language == "python" and block.runs)
-    return NAMED_MODELS.sub(SMALL_MODEL, code)
+    return small(code)
 
 
 def commands(text: str) -> list[str]:
     """The commands of a page's console blocks; a backslash at the end of a line continues it."""
     lines = "".join(block.text for block in blocks(text) if block.language == "console" and block.runs)
     found = re.findall(r"^\$ (.*)$", lines.replace("\\\n", " "), re.MULTILINE)
-    return [NAMED_MODELS.sub(SMALL_MODEL, command) for command in found]
+    return [small(command) for command in found]
+
+
+def small(code: str) -> str:
+    """The code with less to compute."""
+    return MANY_TOKENS.sub("8", NAMED_MODELS.sub(SMALL_MODEL, code))
 
 
 def headings(text: str) -> list[tuple[int, str]]:
@@ -247,7 +253,7 @@ LLM("qwen3-0.6b", device="cuda")
 LLM("qwen3-0.6b")
 ```
 ```console
-$ qwill run qwen2.5-coder-0.5b \\
+$ qwill run qwen2.5-coder-0.5b --max-tokens 64 \\
     "hello"
 Hello!
 $ qwill list
@@ -257,7 +263,7 @@ $ qwill list
 
 def test_only_blocks_without_a_reason_run_and_with_the_smallest_model() -> None:
     assert programs(PAGE) == f'LLM("{SMALL_MODEL}")\n'
-    assert commands(PAGE) == [f'qwill run {SMALL_MODEL}      "hello"', "qwill list"]
+    assert commands(PAGE) == [f'qwill run {SMALL_MODEL} --max-tokens 8      "hello"', "qwill list"]
 
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:
