@@ -242,9 +242,11 @@ class LLM:
     def _stream(self, job: _Job) -> Iterator[StreamEvent]:
         try:
             self._submit([job])
-            while not job.output.finished:
+            while True:
+                yield from job.take_events()  # another reader's step may have brought some
+                if job.output.finished:
+                    break
                 self._step()
-                yield from job.take_events()
             for answer in job.answers:
                 if answer.output.error:
                     raise answer.output.error
