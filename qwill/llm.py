@@ -242,11 +242,10 @@ class LLM:
     def _stream(self, job: _Job) -> Iterator[StreamEvent]:
         try:
             self._submit([job])
-            while True:
-                yield from job.take_events()  # another reader's step may have brought some
-                if job.output.finished:
-                    break
-                self._step()
+            while (events := job.take_events()) or not job.output.finished:
+                yield from events  # while we wait here, another reader's step may bring more
+                if not events:
+                    self._step()
             for answer in job.answers:
                 if answer.output.error:
                     raise answer.output.error
