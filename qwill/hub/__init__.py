@@ -175,7 +175,10 @@ def _all_failed(wanted: ModelName, failures: dict[str, QwillError]) -> QwillErro
     kind = kinds.pop() if len(kinds) == 1 else DownloadError
     hint = ""
     if kind is SourceUnreachableError:
-        hint = "check the network and HTTPS_PROXY; a model folder copied from elsewhere works too: give its path"
+        hint = (
+            "check the network and HTTPS_PROXY, or name a mirror (--endpoint URL, HF_ENDPOINT, MODELSCOPE_ENDPOINT); "
+        )
+        hint += "a model folder copied from elsewhere works too: give its path"
     near = [name for name in nearest(wanted.text, [*CATALOG, *_catalog_repos()]) if name != wanted.text]
     if kind is ModelNotFoundError and near:
         hint = f"did you mean {', '.join(near)}?"
@@ -183,8 +186,14 @@ def _all_failed(wanted: ModelName, failures: dict[str, QwillError]) -> QwillErro
         error = next(iter(failures.values()))
         error.hint = error.hint if kind is not ModelNotFoundError else f"{hint} {error.hint}".strip()
         return error
-    reasons = [f"{source}: {error.what}" + f" [{error.hint}]" * bool(error.hint) for source, error in failures.items()]
-    return kind(f"could not get {wanted.text} from any source", where="\n     ".join(reasons), hint=hint)
+    reasons = "\n     ".join(f"{source}: {_reason(error)}" for source, error in failures.items())
+    return kind(f"could not get {wanted.text} from any source", where=reasons, hint=hint)
+
+
+def _reason(error: QwillError) -> str:
+    """One line; what to do about a hub that cannot be reached is the same for all, and said once."""
+    hint = "" if isinstance(error, SourceUnreachableError) else error.hint
+    return error.what + f" ({error.where})" * bool(error.where) + f" [{hint}]" * bool(hint)
 
 
 def _catalog_repos() -> set[str]:

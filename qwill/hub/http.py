@@ -222,8 +222,9 @@ def _reason(error: Exception) -> str:
 
 
 def _unreachable(host: str, reason: str) -> SourceUnreachableError:
-    hint = "check the network and HTTPS_PROXY, or name a mirror: --endpoint URL, or HF_ENDPOINT"
-    return SourceUnreachableError(f"cannot reach {host}: {printable(reason)}", hint=hint)
+    hint = "check the network and HTTPS_PROXY, or name a mirror with --endpoint URL"
+    reason = re.sub(r"^\[Errno -?\d+\] ", "", printable(reason))
+    return SourceUnreachableError(f"cannot reach {host}: {reason}", hint=hint)
 
 
 def _retry_after(response: httpx2.Response) -> float:
