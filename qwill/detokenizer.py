@@ -11,10 +11,10 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Container
 
-__all__ = ["Detokenizer", "byte_level_characters", "bytes_of_token"]
+__all__ = ["Detokenizer", "byte_level", "bytes_of_token"]
 
 
-def byte_level_characters() -> dict[str, int]:
+def _byte_level_table() -> dict[str, int]:
     """GPT-2's table (Radford et al. 2019): the printable character that stands for each of the 256 bytes.
 
     A byte that is a printable character of Latin-1 stands for itself; the others take the characters from U+0100 on.
@@ -26,7 +26,13 @@ def byte_level_characters() -> dict[str, int]:
     return table
 
 
-_BYTE_OF = byte_level_characters()
+_BYTE_OF = _byte_level_table()
+_CHARACTER_OF = {byte: character for character, byte in _BYTE_OF.items()}
+
+
+def byte_level(text: str) -> str:
+    """The text's bytes, each as its printable character: how a byte-level vocabulary spells it."""
+    return "".join(_CHARACTER_OF[byte] for byte in text.encode("utf-8", "replace"))
 
 
 def bytes_of_token(token: str) -> bytes:

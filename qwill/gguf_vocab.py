@@ -59,6 +59,8 @@ def read_gguf_vocab(metadata: Mapping[str, Any], where: str) -> TokenizerParts:
         if kind in special or kind == _USER_DEFINED
     }
     vocab = {tokens[i]: i for i, kind in enumerate(kinds) if kind in (_NORMAL, _BYTE)}
+    if len(vocab) + len(added) < sum(kind != _UNUSED for kind in kinds):
+        raise TokenizerError("tokenizer.ggml.tokens has the same token twice", where=where)
     named = {name: reader.token_id(key, len(tokens)) for name, key in _NAMED.items()}
     return TokenizerParts(
         plain=_PIPELINES[pre](_bpe(vocab, reader.merges(), ignore_merges=pre == "llama-bpe", where=where)),
@@ -77,10 +79,10 @@ def _ends(told: list[int | None], added: dict[int, AddedToken]) -> tuple[int, ..
 
 
 def _bpe(vocab: dict[str, int], merges: list[tuple[str, str]], *, ignore_merges: bool, where: str) -> models.BPE:
-    for left, right in merges:
-        if left not in vocab or right not in vocab or left + right not in vocab:
-            raise TokenizerError(f"the merge {left!r:.60} + {right!r:.60} is not in the vocabulary", where=where)
-    return models.BPE(vocab=vocab, merges=merges, ignore_merges=ignore_merges, fuse_unk=False, byte_fallback=False)
+    try:
+        return models.BPE(vocab=vocab, merges=merges, ignore_merges=ignore_merges)
+    except Exception as error:  # the library raises bare Exceptions
+        raise TokenizerError(f"the merges do not fit the vocabulary: {error!s:.200}", where=where) from error
 
 
 def _split(pattern: str) -> PreTokenizer:
@@ -173,13 +175,11 @@ class _Reader:
         return {} if value is None else {"default": value}
 
     def merges(self) -> list[tuple[str, str]]:
-        pairs = []
-        for merge in self.strings("merges"):
-            left, space, right = merge.partition(" ")
-            if not (left and space and right) or " " in right:
-                raise self._error("merges", f"has an entry that is not two tokens: {merge!r:.60}")
-            pairs.append((left, right))
-        return pairs
+        pairs = [merge.split(" ") for merge in self.strings("merges")]
+        for pair in pairs:
+            if len(pair) != 2 or not all(pair):
+                raise self._error("merges", f"has an entry that is not two tokens: {' '.join(pair)!r:.60}")
+        return [(left, right) for left, right in pairs]
 
     def token_id(self, name: str, count: int) -> int | None:
         key = f"{name}_token_id"

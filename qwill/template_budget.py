@@ -16,13 +16,13 @@ from jinja2.utils import Namespace
 
 from qwill.errors import TemplateError
 
-__all__ = ["Budget", "Size", "size_of"]
+__all__ = ["ENTRIES", "Budget", "Size", "size_of"]
 
-SECONDS = 1.0
+SECONDS = 0.5
 SECONDS_PER_ENTRY = 50e-6
 CHARACTERS = 2 * 1024 * 1024
 CHARACTERS_PER_INPUT_CHARACTER = 32
-ENTRIES = 200_000
+ENTRIES = 50_000
 MAX_DEPTH = 100
 MAX_INTEGER_BITS = 4096
 MAX_WIDTH = 16  # of JSON's indentation and separators, in characters

@@ -36,11 +36,12 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from qwill.errors import TemplateError
-from qwill.template_budget import Budget
+from qwill.template_budget import ENTRIES, Budget
 
 __all__ = ["ChatTemplate", "compile_template"]
 
-MAX_TEMPLATE_CHARACTERS = 128 * 1024
+MAX_TEMPLATE_CHARACTERS = 64 * 1024  # the longest in use have a third of this
+MAX_TEMPLATE_NODES = 8000  # of the syntax tree; Qwen3's template has 355
 _BUDGET = "the budget"  # the render's Budget, in its context; no template can spell a name with a space
 
 
@@ -116,7 +117,10 @@ def compile_template(source: str) -> ChatTemplate:
         raise TemplateError(f"the chat template has {len(source)} characters; the limit is {MAX_TEMPLATE_CHARACTERS}")
     environment = _environment()
     try:
-        tree = _Instrument(environment).visit(environment.parse(source))
+        tree = environment.parse(source)
+        if _count_nodes(tree) > MAX_TEMPLATE_NODES:
+            raise TemplateError(f"the chat template has more than {MAX_TEMPLATE_NODES} syntax nodes")
+        tree = _Instrument(environment).visit(tree)
         template = jinja2.Template.from_code(environment, environment.compile(tree), environment.make_globals(None))
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(f"not a valid chat template: {error.message}", where=f"line {error.lineno}") from error
@@ -125,6 +129,13 @@ def compile_template(source: str) -> ChatTemplate:
     except (SyntaxError, ValueError, TypeError) as error:
         raise TemplateError(f"not a valid chat template: {error!s:.200}") from error
     return ChatTemplate(template)
+
+
+def _count_nodes(tree: nodes.Node) -> int:
+    below = [tree]
+    for node in below:
+        below.extend(node.iter_child_nodes())
+    return len(below)
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
@@ -232,7 +243,12 @@ def _environment() -> _Sandbox:
     for name in ("concat", "counted", "emit", "made", "sliced", "step", "stored"):
         environment.filters[f"budget {name}"] = _reporter(name)
     del environment.globals["lipsum"]
-    environment.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now, "dict": _new_dict}
+    environment.globals |= {
+        "dict": _new_dict,
+        "raise_exception": _raise_exception,
+        "range": _range,
+        "strftime_now": _strftime_now,
+    }
     return environment
 
 
@@ -243,6 +259,13 @@ def _reporter(name: str) -> Any:
 
 def _raise_exception(message: Any) -> NoReturn:
     raise jinja2.TemplateError(str(message))
+
+
+def _range(*args: int) -> range:
+    numbers = range(*args)
+    if len(numbers) > ENTRIES:
+        raise jinja2.TemplateError(f"range: more than {ENTRIES} numbers")
+    return numbers
 
 
 def _new_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
@@ -262,6 +285,7 @@ def _tojson(
     ensure_ascii: bool = False,
     indent: int | str | None = None,
     separators: tuple[str, str] | None = None,
+    *,
     sort_keys: bool = False,
 ) -> str:
     budget: Budget = context[_BUDGET]

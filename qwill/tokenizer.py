@@ -8,9 +8,11 @@ Knows nothing of chats and models.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+
+from tokenizers.normalizers import NFC
 
 from qwill.detokenizer import Detokenizer, bytes_of_token
 from qwill.errors import PromptError
@@ -22,6 +24,9 @@ __all__ = ["Part", "Tokenizer"]
 
 Part = str | int
 """A piece of a prompt: text without control tokens, or the id of one token."""
+
+_PIECE_CHARACTERS = 1 << 16
+_LINE_START = re.compile(r"(?<=\S\n)[A-Za-z]")
 
 
 class Tokenizer:
@@ -41,6 +46,7 @@ class Tokenizer:
         self.add_bos = parts.add_bos
         self.named_tokens = parts.named_tokens
         self.chat_templates = parts.chat_templates
+        self._bytes: dict[int, bytes] = {}
         self._control = {token_id for token_id, token in parts.added.items() if token.special}
 
     @classmethod
@@ -85,8 +91,14 @@ class Tokenizer:
         parts: list[Part] = []
         end = 0
         for match in self._added_pattern.finditer(text):
-            parts += [text[end : match.start()], self.special_tokens[match[match.lastindex or 0]]]
+            if match.start() < end:
+                continue
+            token_id = self.special_tokens[match[0]]
+            before = text[end : match.start()]
+            parts += [before.rstrip() if self._added[token_id].lstrip else before, token_id]
             end = match.end()
+            while self._added[token_id].rstrip and text[end : end + 1].isspace():
+                end += 1
         return [part for part in [*parts, text[end:]] if part != ""]
 
     def encode_parts(self, parts: Sequence[Part]) -> list[int]:
@@ -97,16 +109,40 @@ class Tokenizer:
         return ids
 
     def _encode_plain(self, text: str) -> list[int]:
+        ids: list[int] = []
         try:
-            return list(self._plain.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+            for piece in self._pieces(text):
+                ids += self._plain.encode(piece, add_special_tokens=False).ids
         except (TypeError, UnicodeEncodeError) as error:
             surrogate = re.search("[\ud800-\udfff]", text)
-            place = surrogate.start() if surrogate else 0
             raise PromptError(
                 "the text holds half of a surrogate pair, which is not a character",
-                where=f"character {place}",
+                where=f"character {surrogate.start()}" if surrogate else "",
                 hint="decode the text with errors='replace' first",
             ) from error
+        return ids
+
+    def _pieces(self, text: str) -> Iterator[str]:
+        """The text, a long one cut where no token can cross: the library needs 150 bytes of memory per character."""
+        start = 0
+        while len(text) - start > _PIECE_CHARACTERS and self._lines_are_apart:
+            cut = _LINE_START.search(text, start + _PIECE_CHARACTERS)
+            if cut is None:
+                break
+            yield text[start : cut.start()]
+            start = cut.start()
+        yield text[start:]
+
+    @cached_property
+    def _lines_are_apart(self) -> bool:
+        """Whether the pre-tokenizer begins a new word where `_LINE_START` matches, whatever comes before."""
+        if not isinstance(self._plain.normalizer, (NFC, type(None))) or self._plain.pre_tokenizer is None:
+            return False
+        words = self._plain.pre_tokenizer.pre_tokenize_str
+        spelled = [
+            ([word for word, _ in words(a + "B")], words(a)) for a in ("a\n", " B\n", "1\n", ".\n", "。\n", "é\n")
+        ]
+        return all(whole == [*(word for word, _ in alone), "B"] for whole, alone in spelled)
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of one token; a character may need several tokens.
@@ -114,6 +150,12 @@ class Tokenizer:
         Raises:
             PromptError: when there is no such token.
         """
+        data = self._bytes.get(token_id)
+        if data is None:
+            data = self._bytes[token_id] = self._look_up(token_id)
+        return data
+
+    def _look_up(self, token_id: int) -> bytes:
         if token_id in self._added:
             return str(self._added[token_id].content).encode("utf-8")
         token = self._plain.id_to_token(token_id) if 0 <= token_id < 2**32 else None
@@ -131,14 +173,12 @@ class Tokenizer:
         Raises:
             PromptError: when there is no such token.
         """
-        stream = self.detokenizer(skip_special_tokens=skip_special_tokens)
-        return "".join([*map(stream.push, ids), stream.finish()])
+        skip: Container[int] = self._control if skip_special_tokens else ()
+        return b"".join([self.token_bytes(i) for i in ids if i not in skip]).decode("utf-8", "replace")
 
     @cached_property
     def _added_pattern(self) -> re.Pattern[str]:
-        alternatives = []
-        for token in sorted(self._added.values(), key=lambda token: len(token.content), reverse=True):
-            word = (r"(?<!\w)", r"(?!\w)") if token.single_word else ("", "")
-            left, right = r"\s*" if token.lstrip else "", r"\s*" if token.rstrip else ""
-            alternatives.append(f"{left}{word[0]}({re.escape(token.content)}){word[1]}{right}")
-        return re.compile("|".join(alternatives) or r"(?!)")
+        longest_first = sorted(self._added.values(), key=lambda token: len(token.content), reverse=True)
+        words = [(r"(?<!\w)", r"(?!\w)") if token.single_word else ("", "") for token in longest_first]
+        pairs = zip(longest_first, words, strict=True)
+        return re.compile("|".join(a + re.escape(token.content) + b for token, (a, b) in pairs) or r"(?!)")

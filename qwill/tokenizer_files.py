@@ -19,6 +19,7 @@ from typing import Any
 from tokenizers import AddedToken, decoders, models
 from tokenizers import Tokenizer as Pipeline
 
+from qwill.detokenizer import byte_level
 from qwill.errors import TokenizerError
 
 __all__ = ["TokenizerParts", "read_tokenizer_folder"]
@@ -58,6 +59,7 @@ def read_tokenizer_folder(folder: Path) -> TokenizerParts:
     for name, text in named.items():
         if text not in ids and full.token_to_id(text) is None:
             raise TokenizerError(f"{name} = {text!r:.60} is not a token of tokenizer.json", where=where)
+    _check_control(full.model, added, where)
     bos = _id_of(named.get("bos_token"), ids, full)
     plain = Pipeline(full.model)
     plain.normalizer = full.normalizer
@@ -126,6 +128,14 @@ def _added_tokens(full: Pipeline, config: dict[str, Any], where: str) -> dict[in
             flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
             added[int(key)] = AddedToken(content, **{flag: about.get(flag) is True for flag in flags})
     return added
+
+
+def _check_control(model: Any, added: dict[int, AddedToken], where: str) -> None:
+    """Ordinary text must not be able to spell a control token: no merges may lead to it."""
+    for token_id, token in added.items():
+        spelled = model.tokenize(byte_level(token.content)) if token.special else []
+        if [piece.id for piece in spelled] == [token_id]:
+            raise TokenizerError(f"the merges spell the control token {token.content!r:.60}", where=where)
 
 
 def _named_tokens(config: dict[str, Any]) -> dict[str, str]:
