@@ -110,15 +110,20 @@ class HttpClient:
             raise DownloadError(f"{self.host} does not answer with JSON", where=url, hint=hint) from error
 
     def head(self, url: str) -> httpx2.Headers:
-        """The headers of the endpoint's own first answer about a file, a redirect's included.
+        """The headers of the endpoint's last answer about a file: of the redirect to another host, if it ends in one.
 
         Raises:
             TransientError, QwillError: as for `stream`.
         """
-        with self._send("HEAD", url, {}) as response:
-            if not response.is_redirect:
-                self._check(response)
-            return response.headers
+        for hops in range(1, _MAX_REDIRECTS + 2):
+            with self._send("HEAD", url, {}) as response:
+                if not response.is_redirect:
+                    self._check(response)
+                    return response.headers
+                url = self._next(url, response, hops)
+                if _origin(url) != _origin(self.endpoint):
+                    return response.headers
+        raise AssertionError
 
     @contextmanager
     def stream(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[httpx2.Response]:

@@ -60,12 +60,11 @@ def list_files(client: HttpClient, repo: str, revision: str, quant: str | None) 
     answer = client.json(url)
     try:
         commit, siblings = answer["sha"], {sibling["rfilename"]: sibling for sibling in answer["siblings"]}
-        sound = COMMIT.fullmatch(commit) and len(siblings) <= _MAX_FILES
+        if not COMMIT.fullmatch(commit) or len(siblings) > _MAX_FILES:
+            raise DownloadError(f"{client.host} lists {repo} with no commit, or with too many files", where=url)
         check_file_names(siblings)
     except (KeyError, TypeError, AttributeError) as error:
         raise DownloadError(f"{client.host} lists {repo} in a way that is not understood", where=url) from error
-    if not sound:
-        raise DownloadError(f"{client.host} lists {repo} with no commit, or with too many files", where=url)
     names = wanted_files(list(siblings), quant, repo)
     return Listing(commit, [_remote_file(client, repo, commit, siblings[name]) for name in names])
 

@@ -71,11 +71,11 @@ def list_files(client: HttpClient, repo: str, revision: str, quant: str | None) 
         if answer.get("Code") != 200:
             raise _refusal(404, repo, revision)
         files = {file["Path"]: file for file in answer["Data"]["Files"] if file.get("Type") != "tree"}
+        if len(files) > _MAX_FILES:
+            raise DownloadError(f"{client.host} lists more than {_MAX_FILES} files for {repo}", where=url)
         check_file_names(files)
     except (KeyError, TypeError, AttributeError) as error:
         raise DownloadError(f"{client.host} lists {repo} in a way that is not understood", where=url) from error
-    if len(files) > _MAX_FILES:
-        raise DownloadError(f"{client.host} lists more than {_MAX_FILES} files for {repo}", where=url)
     content = sorted((name, str(file.get("Sha256"))) for name, file in files.items())
     commit = hashlib.sha1(repr(content).encode(), usedforsecurity=False).hexdigest()
     names = wanted_files(list(files), quant, repo)

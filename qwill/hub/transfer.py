@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -29,6 +30,7 @@ _MAX_FAILURES = 6
 _FIRST_WAIT_SECONDS = 0.5
 _ENOUGH_PROGRESS = 1 << 20
 _STALE_SECONDS = 7 * 24 * 3600
+_CONTENT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SUFFIX = ".qwill.incomplete"
 
 
@@ -200,7 +202,7 @@ def _check_promise(client: HttpClient, file: RemoteFile, response: httpx2.Respon
     """Notice before the first byte that this is not the file of the listing."""
     first = (response.history or [response])[0].headers
     etag = first.get("X-Linked-Etag", first.get("ETag", "")).removeprefix("W/").strip('"')
-    if "X-Repo-Commit" in first and etag and etag != file.etag:
+    if "X-Repo-Commit" in first and _CONTENT.fullmatch(etag) and etag != file.etag:
         raise IntegrityError(
             f"{file.name} changed on {client.host} since it was listed",
             where=f"listed {file.etag}, now {etag:.100}",

@@ -77,6 +77,7 @@ class FakeHub:
     faults: dict[str, list[Fault]] = field(default_factory=lambda: defaultdict(list))
     requests: list[Request] = field(default_factory=list)
     listing: Callable[[dict[str, Any]], Any] = lambda answer: answer  # a last change to the listing
+    heads: list[dict[str, Any]] = field(default_factory=list)  # what goes wrong with the next HEAD answers
     silent: list[str] = field(default_factory=list)  # beginnings of paths that get no answer
     paused: threading.Event = field(default_factory=threading.Event)
     release: threading.Event = field(default_factory=threading.Event)
@@ -210,7 +211,10 @@ class Handler(BaseHTTPRequestHandler):
         if body is None:
             self.answer(404, b"", {"X-Error-Code": "EntryNotFound"}, Fault())
             return
-        fault = self.fault(name) if self.command == "GET" else Fault()
+        if self.command == "HEAD":
+            fault = Fault(**self.hub.heads.pop(0)) if self.hub.heads else Fault()
+        else:
+            fault = self.fault(name)
         etag = etag_of(name, body)
         linked = {"X-Linked-Etag": f'"{etag}"', "X-Linked-Size": str(len(body))} if is_lfs(name) else {}
         headers = {**headers, **linked, "ETag": f'"{etag}"'}

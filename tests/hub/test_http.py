@@ -127,10 +127,21 @@ def test_no_compressed_body_is_asked_for(hub: Any) -> None:
     assert hub.requests[0].headers["accept-encoding"] == "identity"
 
 
-def test_head_takes_the_endpoints_own_answer(hub: Any) -> None:
+def test_head_follows_the_endpoint_and_stops_at_another_host(hub: Any) -> None:
+    url = f"{hub.url}/acme/tiny-qwen/resolve/main/model.safetensors"
+    hub.heads += [
+        {
+            "status": 307,
+            "headers": {"Location": "/acme/tiny-qwen/resolve/main/model.safetensors", "X-Linked-Size": "1"},
+        },
+        {"status": 302, "headers": {"Location": "https://storage.invalid/x", "X-Linked-Size": "100000"}},
+    ]
     with client_of(hub.url) as client:
-        headers = client.head(f"{hub.url}/acme/tiny-qwen/resolve/main/model.safetensors")
-    assert headers["X-Linked-Size"] == "100000"
+        assert client.head(url)["X-Linked-Size"] == "100000"
+        assert client.head(url)["X-Linked-Etag"]
+        hub.heads += [{"status": 307, "headers": {"Location": url}}] * 9
+        with pytest.raises(DownloadError, match="circles"):
+            client.head(url)
 
 
 def test_a_lost_connection_may_come_back(hub: Any) -> None:
