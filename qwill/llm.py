@@ -201,7 +201,7 @@ class LLM:
         start = time.perf_counter()
         params = params or self.default_params
         text = prompt if isinstance(prompt, str) else None
-        token_ids = self._prompt_ids(prompt) if isinstance(prompt, str) else list(prompt)
+        token_ids = self._encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
         check_prompt(token_ids, vocab_size=self.config.vocab_size, max_model_len=self.max_model_len)
         job = _Job(RequestOutput(str(next(self._numbers)), text, token_ids, []), start)
         limit = clamp_max_tokens(params, len(token_ids), self.max_model_len)
@@ -213,7 +213,7 @@ class LLM:
             job.add(request, Answer(self.tokenizer, params, index, parser))
         return job
 
-    def _prompt_ids(self, text: str) -> list[int]:
+    def _encode_prompt(self, text: str) -> list[int]:
         ids = self.tokenizer.encode(text)
         if self.tokenizer.add_bos and self.tokenizer.bos_token_id is not None:
             ids.insert(0, self.tokenizer.bos_token_id)
