@@ -25,6 +25,7 @@ __all__ = [
     "FETCHING",
     "FLAG_OWNERS",
     "AnswerFlags",
+    "BenchFlags",
     "ChatFlags",
     "CommonFlags",
     "DoctorFlags",
@@ -120,6 +121,16 @@ class VerifyFlags(ReportFlags):
 
 
 @dataclass(frozen=True)
+class BenchFlags(ReportFlags):
+    """Flags of `bench` alone."""
+
+    output: str | None = setting(
+        None, "also write the result, with every single run, to this JSON file", aliases=("-o",)
+    )
+    chart: str | None = setting(None, "also draw the result into this .png, .svg or .pdf file")
+
+
+@dataclass(frozen=True)
 class DoctorFlags(ReportFlags):
     """Flags of `doctor` alone."""
 
@@ -138,12 +149,16 @@ class Part:
 FETCHING = Part(EngineSettings, ("source", "revision", "endpoint", "offline"))
 """How a model is fetched."""
 
-GROUPS: dict[type[Any], str] = {
-    AnswerFlags: "Answer",
-    SamplingParams: "Sampling",
-    EngineSettings: "Model and machine",
+GROUPS: dict[type[Any], Group] = {
+    AnswerFlags: Group("Answer", sort_key=1),
+    SamplingParams: Group(
+        "Sampling", sort_key=2, help="The model's own generation_config.json goes before the defaults given here."
+    ),
+    EngineSettings: Group("Model and machine", sort_key=3),
 }
-FLAG_OWNERS = (*GROUPS, RunFlags, ChatFlags, RemoveFlags, InspectFlags, VerifyFlags, DoctorFlags)
+GENERAL = Group("General", sort_key=4)
+
+FLAG_OWNERS = (*GROUPS, RunFlags, ChatFlags, RemoveFlags, InspectFlags, VerifyFlags, BenchFlags, DoctorFlags)
 """Every dataclass whose fields a config file and the environment may set."""
 
 NO_REAL_BOUND = 2**20
@@ -158,9 +173,9 @@ def flags_of(*owners: type[Any] | Part) -> Any:
     Use it as the annotation of a keyword parameter with default None.
     """
     fields: dict[str, Any] = {}
-    for order, part in enumerate(owners):
+    for part in owners:
         owner = part.owner if isinstance(part, Part) else part
-        group = Group(GROUPS.get(owner, "General"), sort_key=order)
+        group = GROUPS.get(owner, GENERAL)
         hints = get_type_hints(owner)
         for name, about in settings_of(owner).items():
             wanted = name in part.names if isinstance(part, Part) else name not in NOT_ON_THE_COMMAND_LINE

@@ -18,8 +18,7 @@ __all__ = ["run_command"]
 
 EPILOGUE = (
     "Every flag can also be given as QWILL_FLAG_NAME in the environment, or as flag_name = value in ./qwill.toml or "
-    "the user's config file (see qwill doctor --config). A model's generation_config.json goes before the defaults of "
-    "sampling that are shown here."
+    "the user's config file; qwill doctor --config shows what is in force."
 )
 
 
@@ -60,6 +59,7 @@ def _usage_error(name: str, error: CycloptsError) -> UsageError:
     if isinstance(cause, QwillError):
         return UsageError(cause.what, where=_place(error) or cause.where, hint=cause.hint)
     what, _, suggestion = str(error).strip().partition(" Did you mean ")
+    suggestion = suggestion.partition("?")[0].strip('"')
     what, hint = what[:1].lower() + what[1:], f"qwill {name} --help lists what there is"
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         given = error.keyword or next((token.keyword for token in error.argument.tokens), None)
@@ -67,7 +67,7 @@ def _usage_error(name: str, error: CycloptsError) -> UsageError:
         hint = f"a value that begins with a dash is given as {given}=-value" if given else hint
     if isinstance(error, UnknownOptionError) and not suggestion:
         hint += "; put -- before a prompt that begins with a dash"
-    return UsageError(what.rstrip("."), hint=f"did you mean {suggestion}" if suggestion else hint)
+    return UsageError(what.rstrip("."), hint=f"did you mean {suggestion}?" if suggestion else hint)
 
 
 def _place(error: CycloptsError) -> str:

@@ -19,7 +19,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from qwill.errors import PromptError
 
-__all__ = ["LineReader", "Reader", "TerminalReader", "history_in"]
+__all__ = ["LineReader", "Reader", "SlashCompleter", "TerminalReader", "history_in"]
 
 QUOTES = '"""'
 
@@ -77,7 +77,7 @@ class TerminalReader:
         self._session: PromptSession[str] = PromptSession(
             ">>> ",
             history=history,
-            completer=_SlashCompleter(complete),
+            completer=SlashCompleter(complete),
             complete_while_typing=False,
             key_bindings=_key_bindings(),
             multiline=True,
@@ -124,7 +124,7 @@ def _unquoted(text: str) -> str:
     return text
 
 
-class _SlashCompleter(Completer):
+class SlashCompleter(Completer):
     """Completes a slash command and what follows it; ordinary text is left alone."""
 
     def __init__(self, complete: Callable[[str], list[str]]) -> None:

@@ -21,7 +21,7 @@ __all__ = [
     "console_for",
     "harmless",
     "is_terminal",
-    "keys_ignored",
+    "keys_held_back",
     "notice",
     "print_table",
 ]
@@ -96,8 +96,8 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO
 
 
 @contextlib.contextmanager
-def keys_ignored() -> Iterator[None]:
-    """While an answer is written, typed keys neither show nor count; only Ctrl-C does."""
+def keys_held_back() -> Iterator[None]:
+    """While an answer is written, typed keys do not show; the next prompt gets them. Ctrl-C works, and drops them."""
     if sys.platform == "win32" or not is_terminal(sys.stdin):
         yield
         return
@@ -106,9 +106,10 @@ def keys_ignored() -> Iterator[None]:
     keyboard = sys.stdin.fileno()
     before = termios.tcgetattr(keyboard)
     silent = termios.tcgetattr(keyboard)
-    silent[3] &= ~termios.ECHO
+    silent[0] &= ~termios.ICRNL
+    silent[3] &= ~(termios.ECHO | termios.ICANON)
     termios.tcsetattr(keyboard, termios.TCSADRAIN, silent)
     try:
         yield
     finally:
-        termios.tcsetattr(keyboard, termios.TCSAFLUSH, before)
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)

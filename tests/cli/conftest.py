@@ -166,9 +166,26 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             monkeypatch.delenv(variable)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hf/hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf/hub"))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def stored_model(home: Path, tiny_model: Path) -> Path:
+    """The small model as `acme/tiny` in the Hugging Face cache, in the layout of huggingface_hub."""
+    repository, commit = home / "hf/hub/models--acme--tiny", "a" * 40
+    snapshot = repository / "snapshots" / commit
+    for folder in (snapshot, repository / "refs", repository / "blobs"):
+        folder.mkdir(parents=True)
+    (repository / "refs/main").write_text(commit)
+    for file in tiny_model.iterdir():
+        blob = repository / "blobs" / f"blob-{file.name}"
+        blob.write_bytes(file.read_bytes())
+        (snapshot / file.name).symlink_to(os.path.relpath(blob, snapshot))
+    return snapshot
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from qwill.cli.terminal import ask, can_redraw, console_for, harmless, is_terminal, keys_ignored, notice, print_table
+from qwill.cli.terminal import ask, can_redraw, console_for, harmless, is_terminal, keys_held_back, notice, print_table
 
 
 class Terminal(io.StringIO):
@@ -83,7 +83,7 @@ def test_a_question_takes_its_default_for_an_empty_line_but_not_for_the_end_of_i
     assert ask("sure?", default=default) is expected
 
 
-def test_ignoring_keys_does_nothing_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_holding_keys_back_does_nothing_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    with keys_ignored():
+    with keys_held_back():
         pass

@@ -14,7 +14,7 @@ from qwill.cli.paths import state_folder
 from qwill.cli.reader import LineReader, Reader, TerminalReader, history_in
 from qwill.cli.slash import Leave, as_message, completions, run_slash_command
 from qwill.cli.talk import Talk
-from qwill.cli.terminal import ask, can_redraw, is_terminal, keys_ignored, notice
+from qwill.cli.terminal import ask, can_redraw, is_terminal, keys_held_back, notice
 from qwill.cli.view import view_for
 from qwill.errors import ModelNotFoundError, QwillError
 from qwill.sampling_params import SamplingParams
@@ -128,7 +128,7 @@ def _respond(talk: Talk, text: str) -> bool:
     """Do what the text asks; False when Ctrl-C cut the answer off."""
     message = as_message(text)
     before = talk.last
-    with keys_ignored():
+    with keys_held_back():
         if message is None:
             run_slash_command(talk, text)
         else:

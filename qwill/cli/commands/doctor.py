@@ -6,19 +6,15 @@ Secrets are never printed, only whether there is one. No network is used unless 
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 import os
-import platform
 import shutil
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from cyclopts import App
 
-from qwill import __version__
 from qwill.cli.flags import FLAG_OWNERS, DoctorFlags, flags_of
 from qwill.cli.layers import PREFIX, Layer, known_keys, read_layers
 from qwill.cli.paths import config_files, state_folder
@@ -27,15 +23,8 @@ from qwill.errors import QwillError
 
 __all__ = ["effective_settings", "register", "report"]
 
-LIBRARIES = ("torch", "numpy", "safetensors", "tokenizers", "jinja2", "huggingface_hub", "transformers", "xllamacpp")
 OTHER_VARIABLES = ("QWILL_HOME",)
 """Variables of ours that are no flags."""
-
-INSTRUCTION_SETS = (
-    *("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8"),
-    *("asimd", "asimddp", "i8mm", "bf16", "sve"),
-)
-"""Those that matter here, as Linux names them, x86-64 and then 64-bit Arm."""
 
 Section = dict[str, str | int | float | list[str] | None]
 
@@ -87,61 +76,43 @@ def effective_settings(layers: list[Layer]) -> list[tuple[str, str, str]]:
 
 def report(*, network: bool) -> dict[str, Section]:
     """Everything that doctor says, by section."""
+    from qwill.bench.machine import machine_facts
+
+    facts = machine_facts()
     sections = {
-        "software": _software(),
-        "processor": _processor(),
-        "memory": _memory(),
+        "software": {**facts["versions"], "python": facts["python"], "system": facts["system"]},
+        "processor": _processor(facts),
+        "memory": _memory(facts),
         "folders": _folders(),
         "sources": _sources(),
     }
     return sections | ({"network": _network()} if network else {})
 
 
-def _software() -> Section:
-    section: Section = {"qwill": __version__, "python": platform.python_version(), "system": platform.platform()}
-    for name in LIBRARIES:
-        try:
-            section[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            section[name] = "not installed"
-    return section
-
-
-def _processor() -> Section:
+def _processor(facts: dict[str, Any]) -> Section:
     import torch
 
-    from qwill.system import usable_cores
-
-    about = _cpuinfo()
-    flags = (about.get("flags") or about.get("Features") or "").split()
     return {
-        "name": about.get("model name") or platform.processor() or platform.machine(),
-        "architecture": platform.machine(),
-        "cores usable": usable_cores(),
+        "name": facts["cpu"],
+        "architecture": facts["architecture"],
+        "cores usable": facts["usable_cores"],
         "cores in machine": os.cpu_count(),
-        "instruction sets": [name for name in INSTRUCTION_SETS if name in flags],
+        "instruction sets": facts["cpu_flags"],
         "torch uses": torch.backends.cpu.get_cpu_capability(),
-        "torch threads": torch.get_num_threads(),
         "cuda": "available, untested" if torch.cuda.is_available() else "none",
     }
 
 
-def _cpuinfo() -> dict[str, str]:
-    """The first processor of /proc/cpuinfo; empty where there is no such file."""
-    try:
-        first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
-    except OSError:
-        return {}
-    pairs = (line.partition(":") for line in first.splitlines())
-    return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _memory() -> Section:
+def _memory(facts: dict[str, Any]) -> Section:
+    from qwill.bench.machine import read_bandwidth
     from qwill.hub.progress import format_bytes
-    from qwill.system import available_memory
 
-    free = available_memory()
-    return {"available": None if free is None else format_bytes(free)}
+    free = facts["available_memory_bytes"]
+    return {
+        "installed": format_bytes(facts["memory_bytes"]),
+        "available": None if free is None else format_bytes(free),
+        "read bandwidth": f"{format_bytes(read_bandwidth(facts['usable_cores']))}/s, measured with all usable cores",
+    }
 
 
 def _folders() -> Section:

@@ -1,0 +1,87 @@
+"""`qwill bench compare` and `qwill bench decode`: wired to qwill.bench, which does all the measuring."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cyclopts import App
+
+from qwill.bench.compare import CompareSettings
+from qwill.bench.decode import DecodeSettings
+from qwill.cli.flags import BenchFlags, Model, flags_of, picked
+from qwill.cli.load import progress_for
+from qwill.errors import UsageError
+from qwill.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from qwill.bench.results import Measurement
+
+__all__ = ["register"]
+
+if TYPE_CHECKING:
+    CompareChoices = dict[str, Any]
+    DecodeChoices = dict[str, Any]
+else:
+    CompareChoices = flags_of(CompareSettings, EngineSettings, BenchFlags)
+    DecodeChoices = flags_of(DecodeSettings, EngineSettings, BenchFlags)
+
+
+def register(app: App) -> None:
+    """Make `qwill bench` of this app."""
+    app.help = (
+        "Measure speed, and compare with transformers. MODEL may also be random:qwen3-0.6b, which needs no download."
+    )
+    app.command(compare)
+    app.command(decode)
+
+
+def compare(model: Model, *, given: CompareChoices | None = None) -> int:
+    """Compare with transformers, each with and without a cache, on exactly equal work; refuses what is not equal."""
+    from qwill.bench.compare import compare as measure
+
+    given = given or {}
+    _check_chart(given)
+    settings, engine = _made(given, CompareSettings), _made(given, EngineSettings)
+    _tell(measure(model, settings, engine, progress=progress_for(given)), given)
+    return 0
+
+
+def decode(model: Model, *, given: DecodeChoices | None = None) -> int:
+    """Measure qwill alone: how fast prompts of some lengths are computed, and how fast tokens follow."""
+    from qwill.bench.decode import measure
+
+    given = given or {}
+    _check_chart(given)
+    settings, engine = _made(given, DecodeSettings), _made(given, EngineSettings)
+    _tell(measure(model, settings, engine, progress=progress_for(given)), given)
+    return 0
+
+
+def _check_chart(given: dict[str, Any]) -> None:
+    """Refuse a chart that cannot be drawn before anything is measured."""
+    from qwill.bench.report import CHART_KINDS
+
+    if given.get("chart") and Path(given["chart"]).suffix not in CHART_KINDS:
+        raise UsageError(f"cannot draw a chart as {given['chart']!r:.100}", hint="end it in " + ", ".join(CHART_KINDS))
+
+
+def _made(given: dict[str, Any], owner: type[Any]) -> Any:
+    return owner(**picked(given, owner))
+
+
+def _tell(measured: Measurement, given: dict[str, Any]) -> None:
+    """The table or JSON on stdout, and the files that were asked for."""
+    from qwill.bench.report import print_report, write_chart
+    from qwill.bench.results import as_record, write_record
+
+    if given.get("json"):
+        print(json.dumps(as_record(measured), ensure_ascii=False))
+    else:
+        print_report(measured, sys.stdout)
+    if given.get("output"):
+        write_record(as_record(measured), Path(given["output"]))
+    if given.get("chart"):
+        write_chart(measured, Path(given["chart"]))

@@ -1,0 +1,29 @@
+"""Loading for a command: the settings reach the engine, and slow imports come last."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from qwill.cli.load import load_model, progress_for
+from qwill.errors import ModelNotFoundError
+from qwill.hub.progress import LineProgress, SilentProgress
+
+
+def test_quiet_shows_no_progress() -> None:
+    assert isinstance(progress_for({"quiet": True}), SilentProgress)
+    assert isinstance(progress_for({}), LineProgress)
+
+
+def test_the_engine_gets_the_settings_and_nothing_else(tiny_model: Path) -> None:
+    given = {"quiet": True, "threads": 1, "max_model_len": 64, "temperature": 0.5, "system": "x"}
+    with load_model(str(tiny_model), given) as llm:
+        assert (llm.threads, llm.max_model_len) == (1, 64)
+
+
+def test_a_model_that_is_not_here_is_told_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "qwill.llm", None)  # so that importing it fails
+    with pytest.raises(ModelNotFoundError):
+        load_model("qwen3-0.6b", {"quiet": True, "offline": True})
