@@ -136,7 +136,8 @@ class _Reader:
     def _get(self, name: str) -> Any:
         value = self._metadata.get(f"tokenizer.ggml.{name}")
         if value is None:
-            raise self._error(name, "is missing")
+            hint = "convert the model again: old files do not say how their text is cut into words"
+            raise TokenizerError(f"tokenizer.ggml.{name} is missing", where=self._where, hint=hint)
         return value
 
     def text(self, name: str) -> str:

@@ -1,7 +1,7 @@
 """Text to token ids and back. The merging is done by the `tokenizers` library; the rules around it are ours.
 
 The one rule that matters most: text is text. `encode` never looks for control tokens, so `<|im_end|>` typed by a
-user becomes seven ordinary tokens; only `parse_special=True`, and the parts that a chat template wrote, may name them.
+user becomes six ordinary tokens; only `parse_special=True`, and the parts that a chat template wrote, may name them.
 Knows nothing of chats and models.
 """
 
