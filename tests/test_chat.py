@@ -366,6 +366,6 @@ def test_half_a_surrogate_pair_is_refused(qwen3: Tokenizer) -> None:
         render_chat(qwen3, ask("\ud800"))
 
 
-def test_a_conversation_of_megabytes_is_rendered(qwen3: Tokenizer) -> None:
-    text = "a <b> of plain text\n" * 50_000
+def test_a_very_long_conversation_is_rendered(qwen3: Tokenizer) -> None:
+    text = "a <b> of plain text\n" * 20_000
     assert text in render_chat(qwen3, ask(text)).text
