@@ -1,104 +1,19 @@
-"""The command line with a stand-in for the engine: answers are scripted, so that each thing to be shown can be.
-
-Run as a program, this file is `qwill` with that stand-in: `python conftest.py chat any-name`. So a test can start it
-on a pseudo-terminal, press keys and look at the screen, in a fraction of a second and without torch.
-"""
+"""The command line with a stand-in for the engine, with a small real model, and with nothing of the user's around."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from qwill.errors import ModelError
-from qwill.outputs import CompletionOutput, Metrics, RequestOutput, StreamEvent
-from qwill.sampling_params import SamplingParams
-from qwill.settings import with_overrides
-
-MARKDOWN = "# Title\n\nSome **bold** words.\n\n```python\nprint('你好')\n```\n\n- one\n- two\n"
-HOSTILE = "red \x1b[31mtext\x1b[0m\x07 \x9b2J \x1b]0;title\x07 end"
-
-
-class StandIn:
-    """What the command line needs of `qwill.LLM`; the last message says what is answered."""
-
-    name, dtype, device, threads, load_seconds = "stand-in", "float32", "cpu", 1, 0.0
-    finish_reason: Any = "stop"
-
-    def __init__(self, max_model_len: int = 1000, chat_template: str | None = "x") -> None:
-        self.max_model_len = max_model_len
-        self.tokenizer = SimpleNamespace(chat_template=chat_template)
-        self.default_params = SamplingParams(temperature=0.5)
-        self.calls: list[dict[str, Any]] = []
-        self.closed_streams = 0
-
-    def params(self, **overrides: Any) -> SamplingParams:
-        return with_overrides(self.default_params, overrides)
-
-    def stream(self, prompt: str, params: SamplingParams) -> Iterator[StreamEvent]:
-        self.calls.append({"prompt": prompt, "params": params})
-        return self._events([("content", f"{prompt} and so on")])
-
-    def stream_chat(self, messages: list[dict[str, Any]], params: SamplingParams, **chat: Any) -> Iterator[StreamEvent]:
-        self.calls.append({"messages": messages, "params": params, **chat})
-        return self._events(script(messages))
-
-    def _events(self, pieces: Sequence[tuple[str, str]]) -> Iterator[StreamEvent]:
-        text = {"thinking": "", "content": ""}
-        ids: list[int] = []
-        try:
-            for kind, piece in pieces:
-                if kind == "wait":
-                    time.sleep(float(piece))
-                    continue
-                if kind == "ctrl-c":
-                    raise KeyboardInterrupt
-                if kind == "fail":
-                    raise ModelError(piece)
-                text[kind] += piece
-                ids.append(len(ids))
-                yield StreamEvent(kind, piece, (ids[-1],))
-            done = CompletionOutput(0, text["content"], ids, finish_reason=self.finish_reason, content=text["content"])
-            yield StreamEvent("done", output=RequestOutput("0", None, [1, 2], [done], Metrics(2, len(ids), 0.5, 1.0)))
-        finally:
-            self.closed_streams += 1
-
-    def __enter__(self) -> StandIn:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-def script(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """The pieces of the answer to the last message."""
-    last = messages[-1]["content"]
-    if last == "slow":
-        return [piece for number in range(400) for piece in (("content", f"word{number} "), ("wait", "0.02"))]
-    if last == "never":
-        return [("wait", "30")]
-    if last == "think":
-        return [("thinking", "secret "), ("thinking", "thoughts"), ("wait", "0.3"), ("content", "clear words")]
-    if last == "fail":
-        return [("content", "half "), ("fail", "the logits are not finite")]
-    if last == "interrupt":
-        return [("content", "half "), ("ctrl-c", "")]
-    if last == "markdown":
-        return [("content", character) for character in MARKDOWN]
-    if last == "hostile":
-        return [("content", character) for character in HOSTILE]
-    return [("content", word + " ") for word in f"{len(messages)} messages, the last: {last}".split()]
-
-
+STAND_IN = Path(__file__).with_name("stand_in.py")
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -149,13 +64,26 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def stand_in() -> StandIn:
-    return StandIn()
+def make_stand_in() -> Any:
+    """The class of the stand-in."""
+    spec = importlib.util.spec_from_file_location("stand_in", STAND_IN)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.StandIn
 
 
 @pytest.fixture
-def make_stand_in() -> type[StandIn]:
-    return StandIn
+def stand_in(make_stand_in: Any) -> Any:
+    """An engine whose answers are scripted."""
+    return make_stand_in()
+
+
+@pytest.fixture
+def stand_in_program(home: Path) -> list[str]:
+    """The command that runs `qwill` with the stand-in; to be followed by the words of a command line."""
+    return [sys.executable, str(STAND_IN)]
 
 
 @pytest.fixture
@@ -193,7 +121,7 @@ def qwill(home: Path) -> Any:
     """Run `qwill WORDS…` in a process of its own, by default without the stand-in; gives the finished process."""
 
     def run(*words: str, stdin: str | bytes = "", engine: str = "real", **variables: str) -> Any:
-        program = ["-m", "qwill"] if engine == "real" else [__file__]
+        program = ["-m", "qwill"] if engine == "real" else [str(STAND_IN)]
         return subprocess.run(
             [sys.executable, *program, *words],
             input=stdin.encode() if isinstance(stdin, str) else stdin,
@@ -204,21 +132,3 @@ def qwill(home: Path) -> Any:
         )
 
     return run
-
-
-def main() -> int:
-    """`qwill` with the stand-in in place of the engine."""
-    from qwill import cli
-    from qwill.cli.commands import chat, run
-
-    def load_model(_model: str, given: dict[str, Any]) -> StandIn:
-        return StandIn(given.get("max_model_len", 1000), None if _model == "no-template" else "x")
-
-    for module in (chat, run):
-        module.load_model = load_model
-    chat.count_prompt = lambda _llm, messages, _think: sum(len(m["content"].split()) for m in messages)
-    return cli.main()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -116,7 +116,7 @@ def test_a_value_out_of_range_is_refused_with_what_is_allowed(words: list[str], 
     assert allowed in refused.value.__cause__.hint
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.floats(allow_nan=True, allow_infinity=True), st.integers(-(2**70), 2**70))
 def test_a_flag_takes_exactly_what_the_dataclass_takes(temperature: float, top_k: int) -> None:
     def outcome(make: Any) -> bool:

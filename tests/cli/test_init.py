@@ -105,8 +105,8 @@ def test_ctrl_c_is_130_without_a_word(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_reader_that_goes_away_is_no_matter(qwill: Any) -> None:
-    command = f"{sys.executable} {__file__.replace('test_init', 'conftest')} run m slow </dev/null | head -c 10"
+def test_a_reader_that_goes_away_is_no_matter(stand_in_program: list[str]) -> None:
+    command = f"{' '.join(stand_in_program)} run m slow </dev/null | head -c 10"
     result = subprocess.run(["bash", "-c", command], capture_output=True, timeout=20, check=False)
     assert result.stdout == b"word0 word"
     assert result.stderr == b""

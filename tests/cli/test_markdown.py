@@ -41,14 +41,14 @@ def meaning(text: str) -> list[tuple[str, str, str, str]]:
     return [(token.type, token.tag, token.content.rstrip(), token.markup) for token in tokens]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=14))
 def test_the_blocks_mean_what_the_whole_text_means(pieces: list[str]) -> None:
     text = "".join(pieces)
     assert [token for block in blocks_of([text]) for token in meaning(block)] == meaning(text)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=10), st.data())
 def test_blocks_do_not_depend_on_where_the_text_is_cut(pieces: list[str], data: st.DataObject) -> None:
     text = "".join(pieces)

@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from qwill.bench.compare import CompareSettings
+from qwill.bench.decode import DecodeSettings
+from qwill.bench.results import Group, Measurement, Row, Run
 from qwill.cli import main
+from qwill.settings import EngineSettings
 
 
-def test_our_own_speed_is_measured_shown_and_written(
-    tiny_model: Path, home: Path, capsys: pytest.CaptureFixture[str]
+def measurement() -> Measurement:
+    run = Run(8, [1, 2], [0.5, 0.6])
+    row = Row("qwill", "qwill", 0.1, 2**20, "float32", 1, {}, 1000, [run] * 3)
+    machine = {"cpu": "any", "usable_cores": 1, "python": "3", "versions": {}}
+    return Measurement("decode", "m", "qwen3", 1000, "float32", 1, "now", machine, 1e9, {}, [Group(8, 2, [row])])
+
+
+@pytest.mark.parametrize(("kind", "settings"), [("compare", CompareSettings), ("decode", DecodeSettings)])
+def test_settings_reach_the_measurement_and_its_result_is_shown_and_written(
+    kind: str, settings: Any, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    work = ["--prompt-tokens", "8", "--new-tokens", "4", "-t", "1", "--dtype", "float32"]
-    assert main(["bench", "decode", str(tiny_model), *work, "-q", "-o", "result.json"]) == 0
-    out, err = capsys.readouterr()
-    assert "decode tok/s" in out
-    assert err == ""
-    record = json.loads((home / "result.json").read_text())
-    assert [group["prompt_tokens"] for group in record["groups"]] == [8]
-    assert (record["threads"], record["dtype"]) == (1, "float32")
+    asked: list[Any] = []
+
+    def measure(*arguments: Any, progress: Any) -> Measurement:
+        asked.append(arguments)
+        return measurement()
+
+    monkeypatch.setattr(f"qwill.bench.{kind}.{'measure' if kind == 'decode' else 'compare'}", measure)
+    assert main(["bench", kind, "m", "--new-tokens", "9", "-t", "1", "--repeats", "4", "-o", "out/result.json"]) == 0
+    assert asked == [("m", settings(new_tokens=9, repeats=4), EngineSettings(threads=1))]
+    assert "decode tok/s" in capsys.readouterr().out
+    assert json.loads((home / "out/result.json").read_text())["groups"][0]["new_tokens"] == 2
+    assert main(["bench", kind, "m", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["read_bandwidth"] == 1e9
 
 
 @pytest.mark.parametrize(

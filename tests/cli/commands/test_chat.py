@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import select
@@ -15,11 +16,12 @@ from typing import Any
 
 import pytest
 
+from qwill.cli import main
 from qwill.cli.commands import chat as chat_module
-from qwill.errors import ModelNotFoundError
+from qwill.cli.reader import LineReader
+from qwill.errors import ModelError, ModelNotFoundError, UsageError
 
 pty = pytest.importorskip("pty", reason="pseudo-terminals need a Unix")
-STAND_IN = str(Path(__file__).parents[1] / "conftest.py")
 
 
 class Screen:
@@ -55,7 +57,7 @@ class Screen:
 
 
 @pytest.fixture
-def start(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Screen]]:
+def start(stand_in_program: list[str]) -> Iterator[Callable[..., Screen]]:
     screens: list[Screen] = []
 
     def run(*words: str, columns: int = 80, **variables: str) -> Screen:
@@ -63,7 +65,7 @@ def start(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
         environ |= {"COLUMNS": str(columns), "LINES": "24", **variables}
         pid, terminal = pty.fork()
         if pid == 0:
-            os.execve(sys.executable, [sys.executable, STAND_IN, "chat", *words], environ)
+            os.execve(sys.executable, [*stand_in_program, "chat", *words], environ)
         screens.append(Screen(pid, terminal))
         return screens[-1]
 
@@ -129,12 +131,28 @@ def test_lines_from_a_pipe_are_answered_plainly(qwill: Any, home: Path) -> None:
     assert len(session.read_text().splitlines()) == 7
 
 
-@pytest.mark.parametrize(("line", "code"), [("/nonsense", 2), ("fail", 1)])
-def test_with_nobody_there_an_error_ends_the_talk(qwill: Any, line: str, code: int) -> None:
-    result = qwill("chat", "m", stdin=f"hello\n{line}\nnever\n", engine="stand-in")
-    assert result.returncode == code
-    assert b"never" not in result.stdout
-    assert b"error:" in result.stderr
+@pytest.fixture
+def words_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in has no tokenizer: its prompts are counted in messages."""
+    monkeypatch.setattr(chat_module, "count_prompt", lambda _llm, messages, _think: len(messages))
+
+
+@pytest.mark.usefixtures("words_count")
+@pytest.mark.parametrize(("line", "error"), [("/nonsense", UsageError), ("fail", ModelError)])
+def test_with_nobody_there_an_error_ends_the_talk(
+    stand_in: Any, home: Path, capsys: pytest.CaptureFixture[str], line: str, error: type[Exception]
+) -> None:
+    talk = chat_module.new_talk(stand_in, {})
+    with pytest.raises(error):
+        chat_module.converse(talk, LineReader(io.StringIO(f"hello\n{line}\nnever\n")))
+    assert "never" not in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("words_count")
+def test_ctrl_c_with_nobody_there_ends_the_talk_with_130(stand_in: Any, home: Path) -> None:
+    talk = chat_module.new_talk(stand_in, {})
+    assert chat_module.converse(talk, LineReader(io.StringIO("interrupt\nnever\n"))) == 130
+    assert talk.conversation.turns[-1]["content"] == "half "
 
 
 def test_without_a_name_the_catalog_s_first_model_that_is_here_is_taken(
@@ -149,10 +167,12 @@ def test_without_a_name_the_catalog_s_first_model_that_is_here_is_taken(
     assert chat_module._default_model() == "smollm2-135m"
 
 
-def test_without_any_model_a_pipe_is_told_what_to_do(qwill: Any) -> None:
-    result = qwill("chat", stdin="hello\n", HF_HUB_OFFLINE="1")
-    assert result.returncode == 1
-    assert b"hint: qwill pull qwen3-0.6b" in result.stderr
+def test_without_any_model_a_pipe_is_told_what_to_do(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\n"))
+    assert main(["chat"]) == 1
+    assert "hint: qwill pull qwen3-0.6b" in capsys.readouterr().err
 
 
 def test_the_prompt_is_counted_as_the_model_sees_it(tiny_model: Path) -> None:

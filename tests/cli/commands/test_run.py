@@ -17,8 +17,6 @@ from qwill.cli import main
 from qwill.cli.commands.run import answer_once, prompt_from
 from qwill.errors import PromptError
 
-STAND_IN = str(Path(__file__).parents[1] / "conftest.py")
-
 
 def stdin_of(data: bytes) -> Any:
     return io.TextIOWrapper(io.BytesIO(data))
@@ -135,14 +133,12 @@ def test_an_error_in_the_middle_keeps_what_was_printed(qwill: Any) -> None:
     assert result.stderr == b"error: the logits are not finite\n"
 
 
-def start(*words: str, **streams: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, STAND_IN, "run", "m", *words], stdin=subprocess.DEVNULL, env=dict(os.environ), **streams
-    )
+def start(program: list[str], *words: str, **streams: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([*program, "run", "m", *words], stdin=subprocess.DEVNULL, env=dict(os.environ), **streams)
 
 
-def test_ctrl_c_keeps_what_was_printed_and_is_130(home: Path) -> None:
-    with start("slow", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+def test_ctrl_c_keeps_what_was_printed_and_is_130(stand_in_program: list[str]) -> None:
+    with start(stand_in_program, "slow", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         first = process.stdout.read(12)
         process.send_signal(signal.SIGINT)
@@ -160,8 +156,8 @@ def test_ctrl_c_with_json_gives_the_part_as_json(stand_in: Any, capsys: pytest.C
     assert stand_in.closed_streams == 1
 
 
-def test_a_full_disk_is_one_line(home: Path) -> None:
-    with open("/dev/full", "wb") as full, start("hi", stdout=full, stderr=subprocess.PIPE) as process:
+def test_a_full_disk_is_one_line(stand_in_program: list[str]) -> None:
+    with open("/dev/full", "wb") as full, start(stand_in_program, "hi", stdout=full, stderr=subprocess.PIPE) as process:
         _, err = process.communicate(timeout=20)
     assert process.returncode == 1
     assert err.count(b"error:") == 1
