@@ -15,7 +15,7 @@ from rich.text import Text
 from qwill.bench.results import Group, Measurement, Row, Spread
 from qwill.errors import BenchmarkError
 
-__all__ = ["print_report", "write_chart"]
+__all__ = ["CHART_KINDS", "print_report", "write_chart"]
 
 PLAIN_WIDTH = 160
 """Columns of a table that goes to a file or a pipe."""
