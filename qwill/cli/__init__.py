@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Sequence
 
 from qwill import __version__
-from qwill.cli.terminal import harmless
+from qwill.cli.terminal import harmless, show_cursor
 from qwill.errors import QwillError, UsageError
 
 __all__ = ["ALIASES", "COMMANDS", "main"]
@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
+        show_cursor()
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         _discard_stdout()

@@ -5,6 +5,7 @@ Knows events and views, not models and terminals.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -82,16 +83,15 @@ def play(events: Iterator[StreamEvent], view: View, *, stream: bool = True) -> R
     """
     reply = Reply()
     try:
-        for event in events:
-            reply.add(event)
-            if stream:
-                _show(event, view)
+        with contextlib.ExitStack() as stack:
+            stack.callback(getattr(events, "close", lambda: None))
+            for event in events:
+                reply.add(event)
+                if stream:
+                    _show(event, view)
     except KeyboardInterrupt:
         reply.interrupted = True
     finally:
-        close = getattr(events, "close", None)
-        if close is not None:
-            close()
         if not stream:
             view.content(reply.content + "".join(f"\n{_call_text(call)}\n" for call in reply.tool_calls))
         view.close()

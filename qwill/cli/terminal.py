@@ -19,11 +19,13 @@ __all__ = [
     "ask",
     "can_redraw",
     "console_for",
+    "dimmed",
     "harmless",
     "is_terminal",
     "keys_held_back",
     "notice",
     "print_table",
+    "show_cursor",
 ]
 
 _CONTROL_PICTURES = 0x2400
@@ -69,12 +71,23 @@ def console_for(stream: TextIO) -> Console:
     return Console(file=stream, markup=False, emoji=False, highlight=False, soft_wrap=False)
 
 
+def dimmed(text: str, stream: TextIO) -> str:
+    """`text` made harmless, and dimmed where the stream is a terminal and NO_COLOR is not set."""
+    text = harmless(text)
+    return f"\x1b[2m{text}\x1b[0m" if can_redraw(stream) and not os.environ.get("NO_COLOR") else text
+
+
 def notice(text: str, stream: TextIO | None = None) -> None:
     """One remark to the user on stderr, dimmed on a terminal."""
     stream = sys.stderr if stream is None else stream
-    text = harmless(text)
-    dimmed = can_redraw(stream) and not os.environ.get("NO_COLOR")
-    print(f"\x1b[2m{text}\x1b[0m" if dimmed else text, file=stream, flush=True)
+    print(dimmed(text, stream), file=stream, flush=True)
+
+
+def show_cursor() -> None:
+    """Bring the cursor back after a drawing that was cut off."""
+    if can_redraw(sys.stdout):
+        sys.stdout.write("\x1b[?25h")
+        sys.stdout.flush()
 
 
 def ask(question: str, *, default: bool) -> bool:

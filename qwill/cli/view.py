@@ -18,7 +18,7 @@ from rich.text import Text
 
 from qwill.cli.markdown import Block, BlockSplitter
 from qwill.cli.reply import View
-from qwill.cli.terminal import can_redraw, console_for, harmless, is_terminal
+from qwill.cli.terminal import can_redraw, console_for, dimmed, harmless, is_terminal
 
 __all__ = ["LiveRegion", "PlainView", "TerminalView", "view_for"]
 
@@ -49,7 +49,7 @@ class PlainView:
     def thinking(self, text: str, tokens: int) -> None:
         """Write it dimmed."""
         if is_terminal(self._err):
-            self._err.write(harmless(text) if not can_redraw(self._err) else f"\x1b[2m{harmless(text)}\x1b[0m")
+            self._err.write(dimmed(text, self._err))
             self._err.flush()
             self._thinking_tokens += tokens
 

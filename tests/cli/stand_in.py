@@ -78,7 +78,7 @@ def script(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
     if last == "slow":
         return [piece for number in range(400) for piece in (("content", f"word{number} "), ("wait", "0.02"))]
     if last == "never":
-        return [("wait", "30")]
+        return [("thinking", "hm"), ("wait", "30")]
     if last == "think":
         return [("thinking", "secret "), ("thinking", "thoughts"), ("wait", "0.3"), ("content", "clear words")]
     if last == "fail":

@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from qwill.cli.terminal import ask, can_redraw, console_for, harmless, is_terminal, keys_held_back, notice, print_table
+from qwill.cli.terminal import (
+    ask,
+    can_redraw,
+    console_for,
+    harmless,
+    is_terminal,
+    keys_held_back,
+    notice,
+    print_table,
+    show_cursor,
+)
 
 
 class Terminal(io.StringIO):
@@ -55,6 +65,14 @@ def test_a_notice_is_dimmed_only_where_colour_is_wanted(monkeypatch: pytest.Monk
     quiet = Terminal()
     notice("hi", quiet)
     assert quiet.getvalue() == "hi\n"
+
+
+def test_the_cursor_is_brought_back_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    for stream, expected in ((Terminal(), "\x1b[?25h"), (io.StringIO(), "")):
+        monkeypatch.setattr("sys.stdout", stream)
+        show_cursor()
+        assert stream.getvalue() == expected
 
 
 def test_a_console_reads_no_markup_and_writes_no_colour_to_a_pipe() -> None:

@@ -14,7 +14,7 @@ from qwill.cli.paths import state_folder
 from qwill.cli.reader import LineReader, Reader, TerminalReader, history_in
 from qwill.cli.slash import Leave, as_message, completions, run_slash_command
 from qwill.cli.talk import Talk
-from qwill.cli.terminal import ask, can_redraw, is_terminal, keys_held_back, notice
+from qwill.cli.terminal import ask, can_redraw, is_terminal, keys_held_back, notice, show_cursor
 from qwill.cli.view import view_for
 from qwill.errors import ModelNotFoundError, QwillError
 from qwill.sampling_params import SamplingParams
@@ -118,6 +118,10 @@ def converse(talk: Talk, reader: Reader) -> int:
                 return EXIT_INTERRUPTED
         except (EOFError, Leave):
             return 0
+        except KeyboardInterrupt:  # between two answers, or a second one while the first was being dealt with
+            if not reader.interactive:
+                raise
+            show_cursor()
         except QwillError as error:
             if not reader.interactive:
                 raise
