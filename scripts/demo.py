@@ -16,8 +16,8 @@ from qwill.hub import LocalModel, pull, resolve, terminal_progress
 FIRST_CHOICE = "qwen3-0.6b"
 FROM_PYPI = "qwen2.5-coder-0.5b"
 QUESTIONS = (
-    "用两三句话解释：大语言模型推理时的 KV 缓存是什么，为什么它能加快生成？",
-    "Write a short Python function that returns the n-th Fibonacci number, and say what its complexity is.",
+    "用两句话解释什么是二分查找，它的时间复杂度是多少？",
+    "Write a Python function that returns the n-th Fibonacci number. Answer with code only.",
 )
 
 
@@ -30,12 +30,9 @@ def main() -> int:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     say(f"{model.name} is in {model.path}")
-    answer = ["--stats", "--no-think", "--max-tokens", "160", "--seed", "1"]
-    compare = ["--prompt-tokens", "32", "--new-tokens", "32"]
-    for words in (
-        *(["run", model.name, text, *answer] for text in QUESTIONS),
-        ["bench", "compare", model.name, *compare],
-    ):
+    flags = ["--stats", "--no-think", "--max-tokens", "160", "--seed", "1"]
+    answers = [["run", model.name, question, *flags] for question in QUESTIONS]
+    for words in (*answers, ["bench", "compare", model.name, "--quick"]):
         code = show(words)
         if code:
             return code
