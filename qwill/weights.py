@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from qwill.checkpoint_names import EMBEDDING, GGUF_ROTARY_PERMUTED, LM_HEAD, expected_tensors, gguf_to_hf_name
 from qwill.config import ModelConfig
@@ -62,11 +62,7 @@ def load_model(
     """
     found = match_tensors(checkpoint, config)
     _check_memory(config, dtype, device)
-    with torch.device("meta"):
-        model = CausalLM(config)
-    model = model.to(dtype).to_empty(device=device).eval()
-    if config.tie_word_embeddings:
-        model.lm_head.weight = model.model.embed_tokens.weight
+    model = _empty_model(config, dtype, device)
     parameters = dict(model.named_parameters())
     permuted = checkpoint.format == "gguf" and config.architecture in GGUF_ROTARY_PERMUTED
 
@@ -82,6 +78,19 @@ def load_model(
             done.result()
     _check_tied_copy(checkpoint, found, config)
     return model
+
+
+def _empty_model(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> CausalLM:
+    """A model whose parameters are reserved and not written. (`nn.Module.to_empty` would import sympy, for a second.)"""
+    with torch.device("meta"):
+        model = CausalLM(config)
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            empty = torch.empty(parameter.shape, dtype=dtype, device=device)
+            setattr(module, name, nn.Parameter(empty, requires_grad=False))
+    if config.tie_word_embeddings:
+        model.lm_head.weight = model.model.embed_tokens.weight
+    return model.eval()
 
 
 def parameter_targets(config: ModelConfig) -> dict[str, Target]:
