@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["answer_once", "prompt_from", "register"]
 
 MAX_PROMPT_BYTES = 16 << 20
+WAIT_SECONDS = 3.0
 EXIT_INTERRUPTED = 130
 
 
@@ -67,7 +69,16 @@ def prompt_from(words: tuple[str, ...], stdin: TextIO | None) -> str:
 
 
 def _read_all(stdin: TextIO) -> str:
-    data = stdin.buffer.read(MAX_PROMPT_BYTES + 1)
+    """All of standard input. An input that nobody closes looks like a hang, so after a while we say what we wait for."""
+    waiting = threading.Timer(
+        WAIT_SECONDS, notice, ["waiting for standard input to end (if there is none: </dev/null)"]
+    )
+    waiting.daemon = True
+    waiting.start()
+    try:
+        data = stdin.buffer.read(MAX_PROMPT_BYTES + 1)
+    finally:
+        waiting.cancel()
     if len(data) > MAX_PROMPT_BYTES:
         raise PromptError(f"standard input has more than {MAX_PROMPT_BYTES >> 20} MiB")
     try:
@@ -83,7 +94,7 @@ def answer_once(llm: LLM, text: str, given: dict[str, Any]) -> int:
     reply = play(events, _Nowhere() if as_json else _view(llm, given), stream=given.get("stream", True))
     if as_json:
         print(json.dumps(as_record(reply), ensure_ascii=False))
-    if (given.get("stats") or given.get("verbose")) and not given.get("quiet"):
+    if given.get("stats") or (given.get("verbose") and not given.get("quiet")):
         notice(stats_line(reply))
     return EXIT_INTERRUPTED if reply.interrupted else 0
 

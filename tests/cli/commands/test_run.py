@@ -8,12 +8,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from qwill.cli import main
+from qwill.cli.commands import run as run_module
 from qwill.cli.commands.run import answer_once, prompt_from
 from qwill.errors import PromptError
 
@@ -40,6 +43,24 @@ def test_standard_input_joins_the_prompt(words: tuple[str, ...], data: bytes | N
 def test_nothing_or_no_text_is_refused(data: bytes) -> None:
     with pytest.raises(PromptError):
         prompt_from((), stdin_of(data))
+
+
+def test_an_input_that_nobody_closes_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_module, "WAIT_SECONDS", 0.01)
+    reading, writing = os.pipe()
+
+    def close_later() -> None:
+        time.sleep(0.2)
+        os.close(writing)
+
+    thread = threading.Thread(target=close_later)
+    thread.start()
+    with open(reading, encoding="utf-8") as stdin:
+        assert prompt_from(("x",), stdin) == "x"
+    thread.join()
+    assert "waiting for standard input" in capsys.readouterr().err
 
 
 def test_a_real_model_answers_on_stdout_and_all_else_is_on_stderr(
