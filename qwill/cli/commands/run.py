@@ -69,10 +69,9 @@ def prompt_from(words: tuple[str, ...], stdin: TextIO | None) -> str:
 
 
 def _read_all(stdin: TextIO) -> str:
-    """All of standard input. An input that nobody closes looks like a hang, so after a while we say what we wait for."""
-    waiting = threading.Timer(
-        WAIT_SECONDS, notice, ["waiting for standard input to end (if there is none: </dev/null)"]
-    )
+    """All of standard input. One that nobody closes looks like a hang, so after a while we say what we wait for."""
+    remark = "waiting for standard input to end (if there is none: </dev/null)"
+    waiting = threading.Timer(WAIT_SECONDS, notice, [remark])
     waiting.daemon = True
     waiting.start()
     try:
