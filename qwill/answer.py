@@ -57,6 +57,7 @@ class Answer:
         self._detokenizer = tokenizer.detokenizer(skip_special_tokens=params.skip_special_tokens)
         self._stops = StopStrings(params.stop, keep=params.include_stop_str_in_output)
         self._parser = parser
+        self._unreported: tuple[int, ...] = ()  # tokens whose text is still held back
 
     def push(self, token_id: int, *, silent: bool = False) -> list[StreamEvent]:
         """Add a token; a `silent` one, which ended the answer, stays out of the text.
@@ -73,38 +74,45 @@ class Answer:
         if not isinstance(self.output.stop_reason, str):
             events += self._take(self._detokenizer.finish(), ())
         if not isinstance(self.output.stop_reason, str):
-            events += self._emit(self._stops.finish(), ())
+            events += self._emit(self._stops.finish())
         if self._parser is not None:
-            events += self._events(self._parser.finish(), ())
+            events += self._events(self._parser.finish())
             self.output.content = self.output.content or ""
+        if self._unreported:
+            events.append(StreamEvent("content", token_ids=self._report()))
         return events
 
     def _take(self, text: str, token_ids: tuple[int, ...]) -> list[StreamEvent]:
+        self._unreported += token_ids
         if len(self.output.token_ids) < self._params.min_tokens:
-            return self._emit(text, token_ids)
+            return self._emit(text)
         ready, stop = self._stops.push(text)
         if stop is not None:
             self.output.finish_reason, self.output.stop_reason = "stop", stop
-        return self._emit(ready, token_ids)
+        return self._emit(ready)
 
-    def _emit(self, text: str, token_ids: tuple[int, ...]) -> list[StreamEvent]:
+    def _emit(self, text: str) -> list[StreamEvent]:
         self.output.text += text
         if self._parser is not None:
-            return self._events(self._parser.push(text), token_ids)
-        return [StreamEvent("content", text, token_ids)] if text or token_ids else []
+            return self._events(self._parser.push(text))
+        return [StreamEvent("content", text, self._report())] if text or self._unreported else []
 
-    def _events(self, pieces: Sequence[tuple[str, object]], token_ids: tuple[int, ...]) -> list[StreamEvent]:
-        """The parser's pieces as events, noted in the output; the first of them carries the token."""
+    def _report(self) -> tuple[int, ...]:
+        """The tokens that the next event carries: its own, and those before it that gave no text."""
+        token_ids, self._unreported = self._unreported, ()
+        return token_ids
+
+    def _events(self, pieces: Sequence[tuple[str, object]]) -> list[StreamEvent]:
+        """The parser's pieces as events, noted in the output."""
         events = []
         for kind, payload in pieces:
             if kind == "tool_call" and isinstance(payload, dict):
                 self.output.tool_calls.append(payload)
-                events.append(StreamEvent("tool_call", token_ids=token_ids, tool_call=payload))
+                events.append(StreamEvent("tool_call", token_ids=self._report(), tool_call=payload))
             elif kind == "thinking":
                 self.output.reasoning = (self.output.reasoning or "") + str(payload)
-                events.append(StreamEvent("thinking", str(payload), token_ids))
+                events.append(StreamEvent("thinking", str(payload), self._report()))
             else:
                 self.output.content = (self.output.content or "") + str(payload)
-                events.append(StreamEvent("content", str(payload), token_ids))
-            token_ids = ()
+                events.append(StreamEvent("content", str(payload), self._report()))
         return events

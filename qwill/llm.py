@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -117,8 +117,8 @@ class LLM:
 
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, use_cache: bool = True
-    ) -> Iterator[StreamEvent]:
-        """`generate` for one prompt, as events. The last is "done"; closing the iterator stops the generation."""
+    ) -> Generator[StreamEvent, None, None]:
+        """`generate` for one prompt, as events. The last is "done"; closing it stops the generation."""
         return self._stream(self._job(prompt, sampling_params, use_cache=use_cache))
 
     def stream_chat(
@@ -129,7 +129,7 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         enable_thinking: bool | None = None,
         raw_special: bool = False,
-    ) -> Iterator[StreamEvent]:
+    ) -> Generator[StreamEvent, None, None]:
         """`chat` for one conversation, as events of kind "thinking", "content", "tool_call" and, last, "done"."""
         chat = {"tools": tools, "enable_thinking": enable_thinking, "raw_special": raw_special}
         return self._stream(self._chat_job(messages, sampling_params, use_cache=True, **chat))
@@ -239,7 +239,7 @@ class LLM:
             raise errors[0]
         return [job.output for job in jobs]
 
-    def _stream(self, job: _Job) -> Iterator[StreamEvent]:
+    def _stream(self, job: _Job) -> Generator[StreamEvent, None, None]:
         try:
             self._submit([job])
             while (events := job.take_events()) or not job.output.finished:

@@ -81,7 +81,7 @@ def load_model(
 
 
 def _empty_model(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> CausalLM:
-    """A model whose parameters are reserved and not written. (`nn.Module.to_empty` would import sympy, for a second.)"""
+    """A model whose parameters are reserved, not written. (`nn.Module.to_empty` would import sympy, which is slow.)"""
     with torch.device("meta"):
         model = CausalLM(config)
     for module in model.modules():

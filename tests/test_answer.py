@@ -72,6 +72,7 @@ def test_events_join_to_the_text(tiny_chat_model: Path, text: str, thinking: boo
     for kind, whole in (("thinking", answer.output.reasoning), ("content", answer.output.content)):
         assert "".join(event.text for event in events if event.kind == kind) == (whole or "")
     assert all("\ufffd" not in event.text for event in events) or "\ufffd" in text
+    assert [i for event in events for i in event.token_ids] == answer.output.token_ids
 
 
 def test_a_token_that_ended_the_answer_stays_out_of_the_text(tiny_chat_model: Path) -> None:
