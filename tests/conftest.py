@@ -53,6 +53,11 @@ def qwen3_tokenizer_dir() -> Path:
     return real_weights("qwen3-tokenizer")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Real weights first: one worker loads each model once, and the long tests do not come last."""
+    items.sort(key=lambda item: item.get_closest_marker("weights") is None)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what was not proved because weights were missing."""
     reports = terminalreporter.stats.get("skipped", [])
