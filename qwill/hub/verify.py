@@ -278,7 +278,7 @@ class _Scan:
         elements, block_bytes = BLOCKS[self._info.dtype]
         values = dequantize(piece, self._info.dtype, (piece.size // block_bytes * elements,))
         finite = np.isfinite(values)
-        self._all_zero = self._all_zero and not values.any()
+        self._all_zero = self._all_zero and not np.count_nonzero(values)  # any() warns of a signalling NaN
         if finite.all():
             return
         if not self._bad:

@@ -116,6 +116,16 @@ def test_first_bad_value_is_named_by_tensor_and_offset(model: Path, change: Any,
     assert np.frombuffer(file.read_bytes()[at : at + 2], np.float16)[0] == pytest.approx(bad, nan_ok=True)
 
 
+@pytest.mark.parametrize(("dtype", "bits"), [(np.float32, 0x7F800001), (np.float16, 0x7C01)])
+def test_signalling_nan_is_found_and_signals_nothing(model: Path, change: Any, dtype: type, bits: int) -> None:
+    def spoil(arrays: Arrays) -> None:
+        arrays[Q] = arrays[Q].astype(dtype)
+        arrays[Q].view(f"uint{8 * arrays[Q].itemsize}").flat[5] = bits
+
+    change(spoil)
+    assert "1 of 8192 values are not finite" in only(verify(model))[0]
+
+
 def test_bad_value_in_a_late_piece_is_found(model: Path, change: Any) -> None:
     rows = 5000  # more than two pieces
 
