@@ -175,6 +175,6 @@ def test_decode_steps_do_not_allocate_more_as_the_context_grows(tiny_checkpoint:
     for position in range(20, 160):
         if position not in (30, 150):
             model(ids[position : position + 1], Batch.build([NewTokens(position, 1, range(12))], cache, CPU))
-    # Scores, one fp32 number per head and context token, are all that may grow; a copy of K or V would be 16 times that.
+    # Scores, one fp32 number per head and context token, are all that may grow; a copy of K or V would be 16 times it.
     scores = model.config.num_layers * model.config.num_heads * (150 - 30) * 4
     assert allocated(150) - allocated(30) <= scores
