@@ -183,7 +183,8 @@ class LLM:
     ) -> _Job:
         prompt = render_chat(self.tokenizer, messages, **chat)
         params = params or self.default_params
-        if params.greedy and prompt.starts_in_thinking:
+        thinks = chat["enable_thinking"] is not False and "enable_thinking" in (self.tokenizer.chat_template or "")
+        if params.greedy and (thinks or prompt.starts_in_thinking):
             logger.warning("greedy decoding while thinking tends to loop; the model's own sampling is recommended")
         job = self._job(prompt.token_ids, params, use_cache=use_cache, in_thinking=prompt.starts_in_thinking)
         job.output.prompt = prompt.text

@@ -73,9 +73,13 @@ def load_model(
             advance(nbytes)
         checkpoint.release(found[name].name)
 
-    with torch.inference_mode(), ThreadPoolExecutor(max_workers=2) as pool:
-        for done in [pool.submit(load, name, target) for name, target in parameter_targets(config).items()]:
-            done.result()
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        try:
+            for done in [pool.submit(load, name, target) for name, target in parameter_targets(config).items()]:
+                done.result()
+        except BaseException:  # Ctrl-C too: the tensors that wait need not be loaded first
+            pool.shutdown(cancel_futures=True)
+            raise
     _check_tied_copy(checkpoint, found, config)
     return model
 
