@@ -7,10 +7,20 @@ GGUF's are translated to them. Knows nothing of how the model fuses or stores it
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
 from qwill.config import ModelConfig
+from qwill.formats import Checkpoint, TensorInfo
 
-__all__ = ["GGUF_ROTARY_PERMUTED", "LM_HEAD", "EMBEDDING", "expected_tensors", "gguf_to_hf_name"]
+__all__ = [
+    "EMBEDDING",
+    "GGUF_ROTARY_PERMUTED",
+    "LM_HEAD",
+    "TensorMatch",
+    "expected_tensors",
+    "gguf_to_hf_name",
+    "match_tensors",
+]
 
 EMBEDDING = "model.embed_tokens.weight"
 LM_HEAD = "lm_head.weight"
@@ -83,3 +93,34 @@ def _layer_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         shapes["self_attn.q_norm.weight"] = shapes["self_attn.k_norm.weight"] = (config.head_dim,)
     shapes["post_attention_layernorm.weight"] = (hidden,)
     return shapes
+
+
+@dataclass(frozen=True)
+class TensorMatch:
+    """How a checkpoint's tensors compare with those that a configuration asks for.
+
+    `found` maps Hugging Face names to the tensors the model uses, a tied model's redundant lm_head among them;
+    `wrong_shape` holds those of them that have another shape, with the shape asked for.
+    """
+
+    found: dict[str, TensorInfo] = field(default_factory=dict)
+    missing: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    unused: list[TensorInfo] = field(default_factory=list)
+    wrong_shape: list[tuple[TensorInfo, tuple[int, ...]]] = field(default_factory=list)
+
+
+def match_tensors(checkpoint: Checkpoint, config: ModelConfig) -> TensorMatch:
+    """Compare names and shapes; nothing is read."""
+    expected = expected_tensors(config)
+    accepted = {**expected, LM_HEAD: expected[EMBEDDING]} if config.tie_word_embeddings else expected
+    match = TensorMatch()
+    for info in checkpoint.tensors.values():
+        name = (gguf_to_hf_name(info.name) if checkpoint.format == "gguf" else None) or info.name
+        if name in accepted:
+            match.found[name] = info
+            if info.shape != accepted[name]:
+                match.wrong_shape.append((info, accepted[name]))
+        elif not info.name.endswith("rotary_emb.inv_freq"):  # old checkpoints carry it; it follows from the config
+            match.unused.append(info)
+    match.missing.update({name: shape for name, shape in expected.items() if name not in match.found})
+    return match

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from qwill.checkpoint_names import EMBEDDING, GGUF_ROTARY_PERMUTED, LM_HEAD, expected_tensors, gguf_to_hf_name
+from qwill.checkpoint_names import EMBEDDING, GGUF_ROTARY_PERMUTED, LM_HEAD, expected_tensors, match_tensors
 from qwill.config import ModelConfig
 from qwill.errors import CapacityError, WeightsError
 from qwill.formats import Checkpoint, TensorInfo
@@ -25,7 +25,7 @@ from qwill.formats.dequantize import DEQUANTIZABLE, dequantize
 from qwill.models.qwen3 import FUSED, CausalLM
 from qwill.system import available_memory
 
-__all__ = ["Target", "load_model", "match_tensors", "parameter_targets"]
+__all__ = ["Target", "load_model", "parameter_targets"]
 
 PIECE = 1 << 22
 """Bytes of a file that are converted at a time."""
@@ -60,7 +60,7 @@ def load_model(
         CapacityError: there is not enough memory.
         FormatError: a tensor's data breaks its format's rules.
     """
-    found = match_tensors(checkpoint, config)
+    found = _matching_tensors(checkpoint, config)
     _check_memory(config, dtype, device)
     model = _empty_model(config, dtype, device)
     parameters = dict(model.named_parameters())
@@ -111,35 +111,25 @@ def parameter_targets(config: ModelConfig) -> dict[str, Target]:
     return targets
 
 
-def match_tensors(checkpoint: Checkpoint, config: ModelConfig) -> dict[str, TensorInfo]:
+def _matching_tensors(checkpoint: Checkpoint, config: ModelConfig) -> dict[str, TensorInfo]:
     """Hugging Face name -> tensor, for every tensor of the checkpoint that the model uses.
 
     Raises:
         WeightsError: one error that lists what is missing, unused and of the wrong shape.
     """
-    expected = expected_tensors(config)
-    found: dict[str, TensorInfo] = {}
-    unused = []
-    for info in checkpoint.tensors.values():
-        name = gguf_to_hf_name(info.name) if checkpoint.format == "gguf" else info.name
-        if name in expected or (name == LM_HEAD and config.tie_word_embeddings):
-            found[name] = info
-        elif not info.name.endswith("rotary_emb.inv_freq"):  # old checkpoints carry it; it follows from the config
-            unused.append(info.name)
-    wrong = [
-        f"{info.name}: want {expected.get(name, expected[EMBEDDING])}, got {info.shape}"
-        for name, info in found.items()
-        if info.shape != expected.get(name, expected[EMBEDDING])
+    match = match_tensors(checkpoint, config)
+    problems = [
+        _listing("missing", list(match.missing)),
+        _listing("unused", [info.name for info in match.unused]),
+        _listing("wrong shape", [f"{info.name}: want {want}, got {info.shape}" for info, want in match.wrong_shape]),
     ]
-    missing = [name for name in expected if name not in found]
-    problems = [_listing("missing", missing), _listing("unused", unused), _listing("wrong shape", wrong)]
     if any(problems):
         raise WeightsError(
             "the checkpoint's tensors do not match its configuration\n" + "\n".join(filter(None, problems)),
             where=str(checkpoint.path),
             hint="is this the config.json of these weights? `qwill verify` checks the files",
         )
-    return found
+    return match.found
 
 
 def _listing(what: str, names: list[str]) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qwill.checkpoint_names import EMBEDDING, LM_HEAD, expected_tensors, gguf_to_hf_name
+from qwill.checkpoint_names import EMBEDDING, LM_HEAD, match_tensors
 from qwill.config import ModelConfig, config_from_gguf, config_from_json
 from qwill.errors import QwillError
 from qwill.formats import Checkpoint, TensorInfo, open_checkpoint
@@ -115,7 +115,7 @@ def verify(
         report.error(f"cannot be read: {error.strerror}", str(error.filename or path))
     if checkpoint:
         if full and config and config.tie_word_embeddings:
-            _check_tied_copy(checkpoint, report)
+            _check_tied_copy(checkpoint, config, report)
         checkpoint.close()
     return report
 
@@ -142,26 +142,14 @@ def _config(path: Path, checkpoint: Checkpoint | None, report: VerifyReport) -> 
 
 def _check_names(checkpoint: Checkpoint, config: ModelConfig, report: VerifyReport) -> None:
     """Names and shapes against the configuration: all that is missing, unused or of another shape."""
-    expected = expected_tensors(config)
-    if config.tie_word_embeddings:
-        expected |= {LM_HEAD: expected[EMBEDDING]}
-    found = {_hf_name(checkpoint, info): info for info in checkpoint.tensors.values()}
-    missing = [name for name in expected.keys() - found.keys() if not (config.tie_word_embeddings and name == LM_HEAD)]
-    unused = [info.name for name, info in found.items() if name not in expected and "rotary_emb.inv_freq" not in name]
-    wrong = [
-        f"{info.name} is {list(info.shape)}, not {list(expected[name])}"
-        for name, info in found.items()
-        if name in expected and info.shape != expected[name]
-    ]
+    match = match_tensors(checkpoint, config)
+    wrong = [f"{info.name} is {list(info.shape)}, not {list(want)}" for info, want in match.wrong_shape]
+    unused = [info.name for info in match.unused]
     where = str(checkpoint.path)
-    for what, names in (("missing", missing), ("of the wrong shape", wrong), ("not used by the model", unused)):
+    for what, names in (("missing", match.missing), ("of the wrong shape", wrong), ("not used by the model", unused)):
         if names:
             more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
             report.error(f"{len(names)} tensors are {what}: {'; '.join(sorted(names)[:_LISTED])}{more}", where)
-
-
-def _hf_name(checkpoint: Checkpoint, info: TensorInfo) -> str:
-    return (gguf_to_hf_name(info.name) if checkpoint.format == "gguf" else None) or info.name
 
 
 def _files(path: Path, expected: Mapping[str, tuple[int, str]], report: VerifyReport) -> dict[Path, _Promise | None]:
@@ -303,9 +291,9 @@ class _Scan:
             report.warning("every value is zero", f"{where}, offset {info.offset}")
 
 
-def _check_tied_copy(checkpoint: Checkpoint, report: VerifyReport) -> None:
+def _check_tied_copy(checkpoint: Checkpoint, config: ModelConfig, report: VerifyReport) -> None:
     """A tied model may carry its head a second time; then it must be the embedding's copy."""
-    found = {_hf_name(checkpoint, info): info for info in checkpoint.tensors.values()}
+    found = match_tensors(checkpoint, config).found
     head, embedding = found.get(LM_HEAD), found.get(EMBEDDING)
     if head is None or embedding is None:
         return

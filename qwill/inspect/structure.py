@@ -7,14 +7,14 @@ that cannot be read is an error. Knows nothing of how a structure is shown.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from qwill.checkpoint_names import EMBEDDING, LM_HEAD, expected_tensors, gguf_to_hf_name
+from qwill.checkpoint_names import EMBEDDING, LM_HEAD, expected_tensors, gguf_to_hf_name, match_tensors
 from qwill.config import ModelConfig, config_from_gguf, config_from_json
 from qwill.errors import ConfigError, ModelNotFoundError
 from qwill.formats import Checkpoint, TensorInfo, open_checkpoint
@@ -105,7 +105,7 @@ def structure(path: Path, *, name: str | None = None, source: str = "local") -> 
         config, mismatches = _config(checkpoint)
         tensors = _tensors(checkpoint, config)
         if config is not None:
-            mismatches += _compare(tensors, config)
+            mismatches += _compare(checkpoint, config)
         return Structure(
             name=str(path) if name is None else name,
             source=source,
@@ -165,17 +165,14 @@ def _role(name: str, expected: Mapping[str, Any] | None, tied: bool) -> str:
     return {EMBEDDING: "embedding", LM_HEAD: "lm_head"}.get(name, "language_model")
 
 
-def _compare(tensors: Iterable[Tensor], config: ModelConfig) -> list[Mismatch]:
-    expected = expected_tensors(config)
-    found = {tensor.name: tensor for tensor in tensors}
-    wanted = {**expected, LM_HEAD: expected[EMBEDDING]}
+def _compare(checkpoint: Checkpoint, config: ModelConfig) -> list[Mismatch]:
+    match = match_tensors(checkpoint, config)
     texts = {
-        "missing": [f"{name} {shape_text(shape)}" for name, shape in expected.items() if name not in found],
-        "unused": [f"{t.stored_name} {shape_text(t.shape)}" for t in found.values() if t.role == "unused"],
+        "missing": [f"{name} {shape_text(shape)}" for name, shape in match.missing.items()],
+        "unused": [f"{info.name} {shape_text(info.shape)}" for info in match.unused],
         "wrong shape": [
-            f"{t.stored_name}: {shape_text(t.shape)}, the configuration asks for {shape_text(wanted[t.name])}"
-            for t in found.values()
-            if t.name in wanted and t.shape != wanted[t.name]
+            f"{info.name}: {shape_text(info.shape)}, the configuration asks for {shape_text(want)}"
+            for info, want in match.wrong_shape
         ],
     }
     return [Mismatch(kind, tuple(details)) for kind, details in texts.items() if details]
