@@ -24,10 +24,13 @@ class StopStrings:
         self._keep = keep
         self._held = ""
 
-    def push(self, text: str) -> tuple[str, str | None]:
-        """New text in; text that can be given out, and the stop string if one is complete."""
+    def push(self, text: str, *, ending: bool = True) -> tuple[str, str | None]:
+        """New text in; text that can be given out, and the stop string if one is complete.
+
+        With `ending` false, a stop string that is complete now is text like any other.
+        """
         self._held += text
-        found = [(self._held.find(stop), stop) for stop in self._stops if stop in self._held]
+        found = [(self._held.find(stop), stop) for stop in self._stops if stop in self._held] if ending else []
         if found:
             position, stop = min(found)
             return self._held[: position + (len(stop) if self._keep else 0)], stop
@@ -84,9 +87,7 @@ class Answer:
 
     def _take(self, text: str, token_ids: tuple[int, ...]) -> list[StreamEvent]:
         self._unreported += token_ids
-        if len(self.output.token_ids) < self._params.min_tokens:
-            return self._emit(text)
-        ready, stop = self._stops.push(text)
+        ready, stop = self._stops.push(text, ending=len(self.output.token_ids) >= self._params.min_tokens)
         if stop is not None:
             self.output.finish_reason, self.output.stop_reason = "stop", stop
         return self._emit(ready)

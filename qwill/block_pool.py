@@ -11,7 +11,8 @@ class BlockPool:
     """Hands out block numbers 0 … num_blocks − 1.
 
     A context whose blocks are consecutive can be read in place. So a request grows into the block after its last
-    one when that is free, and a new request starts at the head of the longest free run.
+    one when that is free, and a new request starts in the middle of the longest free run, whose first half is left to
+    whoever grows into it; in an empty pool, at its head.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -19,7 +20,7 @@ class BlockPool:
         self.num_free = num_blocks
 
     def allocate(self, after: int | None = None) -> int:
-        """A free block: the one after block `after` if it is free, else the first of the longest free run.
+        """A free block: the one after block `after` if it is free, else one of the longest free run.
 
         Raises:
             CapacityError: none is free.
@@ -52,4 +53,4 @@ class BlockPool:
             if block - start > best_length:
                 best_start, best_length = start, block - start
             start = block + 1
-        return best_start
+        return best_start if best_length == len(self._free) else best_start + best_length // 2

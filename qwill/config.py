@@ -105,10 +105,10 @@ def _check_sizes(config: ModelConfig) -> None:
         raise ConfigError(f"{config.num_heads} heads cannot be shared out to {config.num_kv_heads} key-value heads")
     if config.head_dim % 2:
         raise ConfigError(f"head_dim = {config.head_dim} is odd; rotary positions need pairs")
-    for name in ("rms_norm_eps", "rope_theta"):
+    for name, least in (("rms_norm_eps", 0.0), ("rope_theta", 1.0)):
         value = getattr(config, name)
-        if not (math.isfinite(value) and value > 0):
-            raise ConfigError(f"{name} = {value} is not a positive number")
+        if not (math.isfinite(value) and value > least):
+            raise ConfigError(f"{name} = {value} is not a number above {least:g}")
 
 
 def load_config(path: Path) -> ModelConfig:
@@ -160,7 +160,7 @@ class _Fields:
             return default
         is_bool = isinstance(value, bool)
         if kind is float and isinstance(value, int) and not is_bool:
-            value = float(value)
+            value = float(value) if abs(value) < 2**63 else math.inf
         if not isinstance(value, kind) or (is_bool and kind is not bool):
             raise ConfigError(f"{key} = {value!r:.60} is not of type {kind.__name__}", where=self.where)
         return value
@@ -221,9 +221,9 @@ def _refuse_unimplemented(get: _Fields) -> None:
     get.refuse("use_sliding_window", [False])
     get.refuse("pretraining_tp", [1])
     get.refuse("partial_rotary_factor", [1, 1.0])
-    other_layers = sorted(set(get.get("layer_types", list, [])) - {"full_attention"})
+    other_layers = [kind for kind in get.get("layer_types", list, []) if kind != "full_attention"]
     if other_layers:
-        raise UnsupportedModelError(f"layer_types {other_layers} are not implemented", where=get.where)
+        raise UnsupportedModelError(f"layer_types {other_layers[0]!r:.60} is not implemented", where=get.where)
 
 
 def _dtype(get: _Fields) -> str:
@@ -271,6 +271,8 @@ def _rope_from_json(get: _Fields, architecture: str, max_positions: int) -> tupl
     for source in [*sources, {"rope_theta": get.values.get("rope_theta")}]:
         for key, value in source.items():
             key = "rope_type" if key == "type" else key
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigError(f"{key} = {value} is not finite", where=get.where)
             if value is not None and merged.setdefault(key, value) != value:
                 raise ConfigError(f"{key} is given as {merged[key]!r} and as {value!r}", where=get.where)
     rope = _Fields(merged, get.where)
@@ -289,10 +291,10 @@ def _scaling(rope: _Fields, max_positions: int) -> RopeScaling | None:
         rope.refuse(key, [])
     rope.refuse("truncate", [True])
     factor = rope.get("factor", float)
-    if not (math.isfinite(factor) and factor >= 1):
-        raise ConfigError(f"rope factor = {factor} is not a number of at least 1", where=rope.where)
+    if not 1 <= factor <= 2**20:
+        raise ConfigError(f"rope factor = {factor} is outside 1 … {2**20}", where=rope.where)
     attention_factor = 0.1 * math.log(factor) + 1.0 if kind == "yarn" else 1.0
-    return RopeScaling(
+    scaling = RopeScaling(
         kind=kind,
         factor=factor,
         original_max_position_embeddings=rope.get("original_max_position_embeddings", int, max_positions),
@@ -302,6 +304,26 @@ def _scaling(rope: _Fields, max_positions: int) -> RopeScaling | None:
         low_freq_factor=rope.get("low_freq_factor", float, 1.0),
         high_freq_factor=rope.get("high_freq_factor", float, 4.0),
     )
+    _check_scaling(scaling, rope.where)
+    return scaling
+
+
+def _check_scaling(scaling: RopeScaling, where: str) -> None:
+    """Refuse what the formulas cannot be computed with."""
+    if not 1 <= scaling.original_max_position_embeddings <= 2**28:
+        raise ConfigError(
+            f"original_max_position_embeddings = {scaling.original_max_position_embeddings} is outside 1 … {2**28}",
+            where=where,
+        )
+    positive = {"attention_factor": scaling.attention_factor}
+    ascending = ("low_freq_factor", "high_freq_factor") if scaling.kind == "llama3" else ("beta_slow", "beta_fast")
+    low, high = (getattr(scaling, name) for name in ascending)
+    positive |= dict(zip(ascending, (low, high), strict=True))
+    for name, value in positive.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ConfigError(f"{name} = {value} is not a positive number", where=where)
+    if scaling.kind != "linear" and low >= high:
+        raise ConfigError(f"{ascending[0]} = {low} is not below {ascending[1]} = {high}", where=where)
 
 
 def config_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> ModelConfig:

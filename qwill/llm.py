@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 import itertools
 import logging
@@ -17,13 +18,13 @@ from torch import Tensor
 from qwill.answer import Answer
 from qwill.chat import OutputParser, render_chat
 from qwill.engine import Engine, StepOutput
-from qwill.errors import UsageError
+from qwill.errors import SettingError, UsageError
 from qwill.hub.progress import Progress, SilentProgress
+from qwill.job import Job
 from qwill.loader import load
-from qwill.outputs import Logprob, Metrics, RequestOutput, StreamEvent
-from qwill.request import Request, check_prompt, clamp_max_tokens
+from qwill.outputs import RequestOutput, StreamEvent
+from qwill.request import Request, as_prompts, as_token_ids, check_prompt, clamp_max_tokens
 from qwill.runner import ModelRunner
-from qwill.sampler import Sampled
 from qwill.sampling_params import SamplingParams
 from qwill.settings import EngineSettings, with_overrides
 
@@ -68,7 +69,9 @@ class LLM:
             eos_token_ids=loaded.eos_token_ids,
         )
         self._lock = threading.Lock()
-        self._jobs: dict[int, _Job] = {}  # by id() of each unfinished request
+        self._jobs: dict[int, Job] = {}  # by id() of each unfinished request
+        self._steps: collections.deque[StepOutput] = collections.deque()  # what the engine did and no job has yet
+        self._warned = False
         self._numbers = itertools.count()
 
     def generate(
@@ -77,10 +80,11 @@ class LLM:
         sampling_params: SamplingParams | None = None,
         *,
         use_cache: bool = True,
+        raw_special: bool = False,
     ) -> list[RequestOutput]:
         """Continue each prompt; all are computed together. Outputs are in the order of the prompts.
 
-        A prompt is a string, in which no control token is looked for, or a list of token ids.
+        A prompt is a string, in which no control token is looked for unless `raw_special`, or a list of token ids.
         `use_cache=False` computes every token anew at each step: slow, for teaching and comparison.
 
         Raises:
@@ -88,8 +92,8 @@ class LLM:
             ModelError: the logits are not finite, and there was but one prompt; with several, the failed ones
                 have finish_reason "error" and the others are complete.
         """
-        jobs = [self._job(prompt, sampling_params, use_cache=use_cache) for prompt in _as_list(prompts)]
-        return self._complete(jobs)
+        how = {"use_cache": use_cache, "raw_special": raw_special}
+        return self._complete([self._job(prompt, sampling_params, **how) for prompt in as_prompts(prompts)])
 
     def chat(
         self,
@@ -109,17 +113,26 @@ class LLM:
         Raises:
             TemplateError: the model has no chat template, or it refuses these messages. Others: see `generate`.
         """
-        single = not messages or isinstance(messages[0], Mapping)
+        single = isinstance(messages, (str, Mapping)) or not messages or isinstance(messages[0], Mapping)
         conversations: Sequence[Any] = [messages] if single else messages
         chat = {"tools": tools, "enable_thinking": enable_thinking, "raw_special": raw_special}
         jobs = [self._chat_job(c, sampling_params, use_cache=use_cache, **chat) for c in conversations]
         return self._complete(jobs)
 
     def stream(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, use_cache: bool = True
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        use_cache: bool = True,
+        raw_special: bool = False,
     ) -> Generator[StreamEvent, None, None]:
-        """`generate` for one prompt, as events. The last is "done"; closing it stops the generation."""
-        return self._stream(self._job(prompt, sampling_params, use_cache=use_cache))
+        """`generate` for one prompt and one answer, as events. The last is "done"; closing it stops the generation.
+
+        Raises:
+            SettingError: n is not 1, as the events of several answers could not be told apart. Others: see `generate`.
+        """
+        return self._stream(self._job(prompt, sampling_params, use_cache=use_cache, raw_special=raw_special))
 
     def stream_chat(
         self,
@@ -129,10 +142,11 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         enable_thinking: bool | None = None,
         raw_special: bool = False,
+        use_cache: bool = True,
     ) -> Generator[StreamEvent, None, None]:
         """`chat` for one conversation, as events of kind "thinking", "content", "tool_call" and, last, "done"."""
         chat = {"tools": tools, "enable_thinking": enable_thinking, "raw_special": raw_special}
-        return self._stream(self._chat_job(messages, sampling_params, use_cache=True, **chat))
+        return self._stream(self._chat_job(messages, sampling_params, use_cache=use_cache, **chat))
 
     def params(self, **overrides: Any) -> SamplingParams:
         """The model's own sampling defaults with some fields replaced.
@@ -156,12 +170,15 @@ class LLM:
         check_prompt(token_ids, vocab_size=self.config.vocab_size, max_model_len=self.max_model_len + 1)
         with self._lock:
             logits = self._running.runner.logits(token_ids, all_positions=all_positions)
+        logits = logits.clone()  # an ordinary tensor, not one that only inference may change
         return logits if all_positions else logits[0]
 
     def close(self) -> None:
         """Stop everything and free the model's memory. May be called twice."""
-        self._engine = None
-        self._jobs.clear()
+        with self._lock:
+            self._engine = None
+            self._jobs.clear()
+            self._steps.clear()
         gc.collect()
 
     def __enter__(self) -> LLM:
@@ -180,14 +197,17 @@ class LLM:
 
     def _chat_job(
         self, messages: Sequence[Message], params: SamplingParams | None, *, use_cache: bool, **chat: Any
-    ) -> _Job:
+    ) -> Job:
+        start = time.perf_counter()
         prompt = render_chat(self.tokenizer, messages, **chat)
-        params = params or self.default_params
+        params = _checked(params, self.default_params)
         thinks = chat["enable_thinking"] is not False and "enable_thinking" in (self.tokenizer.chat_template or "")
-        if params.greedy and (thinks or prompt.starts_in_thinking):
+        if params.greedy and (thinks or prompt.starts_in_thinking) and not self._warned:
+            self._warned = True
             logger.warning("greedy decoding while thinking tends to loop; the model's own sampling is recommended")
         job = self._job(prompt.token_ids, params, use_cache=use_cache, in_thinking=prompt.starts_in_thinking)
         job.output.prompt = prompt.text
+        job.start = start
         return job
 
     def _job(
@@ -196,15 +216,16 @@ class LLM:
         params: SamplingParams | None,
         *,
         use_cache: bool,
+        raw_special: bool = False,
         in_thinking: bool | None = None,
-    ) -> _Job:
+    ) -> Job:
         """A prompt checked and made ready. `in_thinking` is None for plain text, else where a chat's answer begins."""
         start = time.perf_counter()
-        params = params or self.default_params
+        params = _checked(params, self.default_params)
         text = prompt if isinstance(prompt, str) else None
-        token_ids = self._encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+        token_ids = as_token_ids(prompt) if text is None else self._encode_prompt(text, raw_special)
         check_prompt(token_ids, vocab_size=self.config.vocab_size, max_model_len=self.max_model_len)
-        job = _Job(RequestOutput(str(next(self._numbers)), text, token_ids, []), start)
+        job = Job(RequestOutput(str(next(self._numbers)), text, token_ids, []), start, self.tokenizer)
         limit = clamp_max_tokens(params, len(token_ids), self.max_model_len)
         for index in range(params.n):
             request = Request(
@@ -214,20 +235,20 @@ class LLM:
             job.add(request, Answer(self.tokenizer, params, index, parser))
         return job
 
-    def _encode_prompt(self, text: str) -> list[int]:
-        ids = self.tokenizer.encode(text)
+    def _encode_prompt(self, text: str, raw_special: bool) -> list[int]:
+        ids = self.tokenizer.encode(text, parse_special=raw_special)
         if self.tokenizer.add_bos and self.tokenizer.bos_token_id is not None:
             ids.insert(0, self.tokenizer.bos_token_id)
         return ids
 
-    def _submit(self, jobs: list[_Job]) -> None:
+    def _submit(self, jobs: list[Job]) -> None:
         with self._lock:
             for job in jobs:
                 for request in job.requests:
                     self._running.add(request)
                     self._jobs[id(request)] = job
 
-    def _complete(self, jobs: list[_Job]) -> list[RequestOutput]:
+    def _complete(self, jobs: list[Job]) -> list[RequestOutput]:
         try:
             self._submit(jobs)
             for job in jobs:
@@ -235,21 +256,27 @@ class LLM:
                     self._step()
         finally:
             self._drop(jobs)
-        errors = [answer.output.error for job in jobs for answer in job.answers if answer.output.error]
-        if len(jobs) == 1 and errors:
-            raise errors[0]
+        if len(jobs) == 1 and jobs[0].error:
+            raise jobs[0].error
         return [job.output for job in jobs]
 
-    def _stream(self, job: _Job) -> Generator[StreamEvent, None, None]:
+    def _stream(self, job: Job) -> Generator[StreamEvent, None, None]:
+        if len(job.requests) > 1:
+            raise SettingError(f"n = {len(job.requests)}: a stream has one answer", hint="use n=1, or generate or chat")
+        return self._events(job)
+
+    def _events(self, job: Job) -> Generator[StreamEvent, None, None]:
         try:
             self._submit([job])
-            while (events := job.take_events()) or not job.output.finished:
-                yield from events  # while we wait here, another reader's step may bring more
-                if not events:
+            finished = False
+            while not finished:
+                with self._lock:  # both at once, as another reader's step may bring both
+                    events, finished = job.take_events(), job.output.finished
+                yield from events
+                if not events and not finished:
                     self._step()
-            for answer in job.answers:
-                if answer.output.error:
-                    raise answer.output.error
+            if job.error:
+                raise job.error
             yield StreamEvent("done", output=job.output)
         finally:
             self._drop([job])
@@ -257,14 +284,18 @@ class LLM:
     def _step(self) -> None:
         """One step of the engine; what it brings goes to the jobs it belongs to."""
         with self._lock:
-            for step in self._running.step():
-                job = self._jobs[id(step.request)]
-                job.take(step, self.tokenizer)
-                if job.ended(step.request):
-                    self._running.finish(step.request)
-                    del self._jobs[id(step.request)]
+            engine = self._running
+            if not self._steps:
+                self._steps.extend(engine.step())
+            while self._steps:  # one by one, so that a Ctrl-C between two loses none
+                step = self._steps.popleft()
+                if job := self._jobs.get(id(step.request)):
+                    job.take(step)
+                    if job.ended(step.request):
+                        engine.finish(step.request)
+                        del self._jobs[id(step.request)]
 
-    def _drop(self, jobs: list[_Job]) -> None:
+    def _drop(self, jobs: list[Job]) -> None:
         """Forget what is unfinished: after an error, Ctrl-C or a closed stream."""
         if self._engine is None:
             return
@@ -276,79 +307,12 @@ class LLM:
                         job.abort(request)
 
 
-class _Job:
-    """One prompt: its requests, the answers they build, and the clock."""
-
-    def __init__(self, output: RequestOutput, start: float) -> None:
-        self.output = output
-        self.requests: list[Request] = []
-        self.answers: list[Answer] = []
-        self._start = start
-        self._first = 0.0
-        self._pending: list[StreamEvent] = []
-        output.metrics = Metrics(prompt_tokens=len(output.prompt_token_ids))
-
-    def add(self, request: Request, answer: Answer) -> None:
-        self.requests.append(request)
-        self.answers.append(answer)
-        self.output.outputs.append(answer.output)
-
-    def take(self, step: StepOutput, tokenizer: Any) -> None:
-        """Add what a step brought; notes times and counts."""
-        answer = self.answers[step.request.index]
-        if step.sampled is not None:
-            self._count()
-            _note_logprobs(answer.output, step.sampled, tokenizer)
-            hidden = step.finish_reason == "stop"
-            self._pending += answer.push(step.sampled.token_id, silent=hidden)
-        if step.finish_reason is not None and answer.output.finish_reason is None:
-            answer.output.finish_reason = step.finish_reason
-            answer.output.stop_reason = step.stop_token_id
-            answer.output.error = step.error
-        if answer.output.finish_reason is not None:
-            self._pending += answer.finish()
-            self._see_whether_finished()
-
-    def ended(self, request: Request) -> bool:
-        return self.answers[request.index].output.finish_reason is not None
-
-    def abort(self, request: Request) -> None:
-        answer = self.answers[request.index]
-        answer.output.finish_reason = "abort"
-        answer.finish()
-        self._see_whether_finished()
-
-    def take_events(self) -> list[StreamEvent]:
-        events, self._pending = self._pending, []
-        return events
-
-    def _see_whether_finished(self) -> None:
-        self.output.finished = all(answer.output.finish_reason for answer in self.answers)
-
-    def _count(self) -> None:
-        metrics, now = self.output.metrics, time.perf_counter()
-        if metrics.generated_tokens == 0:
-            self._first = now
-            metrics.time_to_first_token = now - self._start
-        metrics.generated_tokens += 1
-        metrics.decode_seconds = now - self._first
-
-
-def _note_logprobs(output: Any, sampled: Sampled, tokenizer: Any) -> None:
-    if sampled.logprob is None:
-        return
-    output.cumulative_logprob = (output.cumulative_logprob or 0.0) + sampled.logprob
-    output.logprobs = output.logprobs or []
-    output.logprobs.append(
-        {
-            token_id: Logprob(logprob, rank, tokenizer.decode([token_id], skip_special_tokens=False))
-            for token_id, logprob, rank in sampled.top
-        }
-    )
-
-
-def _as_list(prompts: Any) -> list[Prompt]:
-    """One prompt, or several, as a list of prompts."""
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
-        return [prompts]
-    return list(prompts)
+def _checked(params: Any, default: SamplingParams) -> SamplingParams:
+    if params is None:
+        return default
+    if not isinstance(params, SamplingParams):
+        raise SettingError(
+            f"sampling_params is of type {type(params).__name__}, not SamplingParams",
+            hint="one for all prompts: SamplingParams(temperature=0, max_tokens=64)",
+        )
+    return params

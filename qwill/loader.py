@@ -13,7 +13,7 @@ import torch
 
 from qwill.batch import KVCache
 from qwill.config import ModelConfig, load_config, load_generation_config
-from qwill.errors import CapacityError, SettingError, UsageError
+from qwill.errors import CapacityError, ConfigError, SettingError, UsageError
 from qwill.formats import open_checkpoint
 from qwill.hub import LocalModel, resolve
 from qwill.hub.progress import Progress
@@ -66,9 +66,11 @@ def load(name: str, settings: EngineSettings, progress: Progress) -> LoadedModel
         progress=progress,
     )
     config = load_config(local.path)
-    tokenizer = Tokenizer.load(local.path)
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, config, device)
+    _check_length(settings, config)
+    default_params = sampling_defaults(load_generation_config(local.path), where=str(local.path))
+    tokenizer = Tokenizer.load(local.path)
     threads = _set_threads(settings.threads)
     with open_checkpoint(local.path) as checkpoint:
         progress.start(sum(info.nbytes for info in checkpoint.tensors.values()), f"load {local.name}")
@@ -76,34 +78,33 @@ def load(name: str, settings: EngineSettings, progress: Progress) -> LoadedModel
             model = load_model(checkpoint, config, dtype=dtype, device=device, advance=progress.advance)
         finally:
             progress.finish()
-    max_model_len, blocks = _size_cache(settings, config, dtype)
+    max_model_len, blocks = _size_cache(settings, config, dtype, device)
     shape = (config.num_layers, blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim)
-    generation = load_generation_config(local.path)
     return LoadedModel(
         local=local,
         config=config,
         tokenizer=tokenizer,
         model=model,
-        kv_cache=KVCache.empty(shape, dtype=dtype, device=device),
+        kv_cache=_empty_cache(shape, dtype, device),
         device=device,
         threads=threads,
         max_model_len=max_model_len,
         eos_token_ids=frozenset((*config.eos_token_ids, *tokenizer.eos_token_ids)),
-        default_params=sampling_defaults(generation),
+        default_params=default_params,
     )
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of a setting: "auto" takes CUDA, then MPS, then the CPU.
+    """The device of a setting: "auto" takes CUDA where it is, else the CPU; MPS is taken when asked for.
 
     Raises:
         UsageError: the device asked for is not there.
     """
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
-        return torch.device(next(kind for kind, usable in there.items() if usable))
+        return torch.device("cuda" if there["cuda"] else "cpu")
     device = torch.device(name)
-    if not there[device.type]:
+    if not there[device.type] or (device.index or 0) >= max(torch.cuda.device_count(), 1):
         raise UsageError(f"device {name} is not available to torch {torch.__version__}", hint="use device='cpu'")
     return device
 
@@ -122,25 +123,45 @@ def _set_threads(threads: int | None) -> int:
     return torch.get_num_threads()
 
 
-def _size_cache(settings: EngineSettings, config: ModelConfig, dtype: torch.dtype) -> tuple[int, int]:
+def _check_length(settings: EngineSettings, config: ModelConfig) -> None:
+    """Refuse, before anything is loaded, a context that the model does not have."""
+    most = config.max_position_embeddings
+    if settings.max_model_len is not None and settings.max_model_len > most:
+        raise SettingError(
+            f"max_model_len = {settings.max_model_len} is longer than the model's context of {most} tokens",
+            hint=f"allowed: 1 … {most}",
+        )
+
+
+def _free_memory(device: torch.device) -> int | None:
+    return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else available_memory()
+
+
+def _empty_cache(shape: tuple[int, int, int, int, int], dtype: torch.dtype, device: torch.device) -> KVCache:
+    try:
+        return KVCache.empty(shape, dtype=dtype, device=device)
+    except RuntimeError as error:  # torch's word for: the allocator refused
+        raise CapacityError(
+            "the memory for the KV cache cannot be had", hint="set max_model_len or kv_memory to less"
+        ) from error
+
+
+def _size_cache(
+    settings: EngineSettings, config: ModelConfig, dtype: torch.dtype, device: torch.device
+) -> tuple[int, int]:
     """Longest context in tokens, and blocks of the KV cache: as asked for, or what a quarter of free memory holds.
 
     Raises:
-        SettingError: max_model_len is longer than the model's context.
         CapacityError: kv_memory or the memory cannot hold max_model_len.
     """
-    most = config.max_position_embeddings
-    wanted = settings.max_model_len or most
-    if wanted > most:
-        raise SettingError(
-            f"max_model_len = {wanted} is longer than the model's context of {most} tokens", hint=f"allowed: 1 … {most}"
-        )
+    wanted = settings.max_model_len or config.max_position_embeddings
     block_bytes = 2 * BLOCK_SIZE * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
     need = -(-wanted // BLOCK_SIZE) * block_bytes
     memory = settings.kv_memory
     if memory is None:
-        free = available_memory() or need
-        memory = min(need, free if settings.max_model_len else free // 4)
+        free = _free_memory(device)
+        allowed = need if free is None else free if settings.max_model_len else free // 4
+        memory = min(need, allowed)
     blocks = memory // block_bytes
     if settings.max_model_len is None and blocks:
         wanted = min(wanted, blocks * BLOCK_SIZE)
@@ -152,14 +173,17 @@ def _size_cache(settings: EngineSettings, config: ModelConfig, dtype: torch.dtyp
     return wanted, blocks
 
 
-def sampling_defaults(generation: dict[str, Any]) -> SamplingParams:
-    """`SamplingParams` from generation_config.json, with its names.
+def sampling_defaults(generation: dict[str, Any], *, where: str = "") -> SamplingParams:
+    """`SamplingParams` from generation_config.json, with its names; `where` is its folder.
 
     Raises:
-        SettingError: the file holds a value outside the allowed range.
+        ConfigError: the file holds a value outside the allowed range.
     """
     if generation.get("do_sample") is False:
         return SamplingParams(temperature=0.0)
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
     stated = {name: generation[name] for name in names if generation.get(name) is not None}
-    return SamplingParams(**(stated or UNSTATED_SAMPLING))
+    try:
+        return SamplingParams(**(stated or UNSTATED_SAMPLING))
+    except SettingError as error:
+        raise ConfigError(f"generation_config.json: {error.what}", where=where, hint=error.hint) from error

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from qwill.errors import ContextLengthError, PromptError
 from qwill.sampling_params import SamplingParams
 
-__all__ = ["Request", "check_prompt", "clamp_max_tokens"]
+__all__ = ["Request", "as_prompts", "as_token_ids", "check_prompt", "clamp_max_tokens"]
 
 
 @dataclass
@@ -75,3 +77,38 @@ def clamp_max_tokens(params: SamplingParams, prompt_tokens: int, max_model_len: 
     """Most new tokens of an answer: what was asked for, at most what the context leaves."""
     room = max_model_len - prompt_tokens
     return room if params.max_tokens is None else min(params.max_tokens, room)
+
+
+def as_prompts(prompts: Any) -> list[Any]:
+    """One prompt, or several, as a list of prompts. A prompt is text, or any sequence or array of token ids.
+
+    Raises:
+        PromptError: neither of them.
+    """
+    if isinstance(prompts, str):
+        return [prompts]
+    several = list(_iterable(prompts))
+    return several if not several or _is_prompt(several[0]) else [several]
+
+
+def _is_prompt(item: Any) -> bool:
+    """Whether an element is a prompt itself, and no number: text, or a sequence or array with a length."""
+    return isinstance(item, str) or (hasattr(item, "__iter__") and getattr(item, "ndim", 1) > 0)
+
+
+def as_token_ids(prompt: Any) -> list[Any]:
+    """A prompt's token ids as plain integers, whatever array they come in; `check_prompt` judges the rest.
+
+    Raises:
+        PromptError: not a sequence.
+    """
+    return [operator.index(i) if hasattr(i, "__index__") and not isinstance(i, bool) else i for i in _iterable(prompt)]
+
+
+def _iterable(value: Any) -> Any:
+    if isinstance(value, (bytes, Mapping)) or not hasattr(value, "__iter__"):
+        raise PromptError(
+            f"a prompt is text or a list of token ids, not {type(value).__name__}",
+            hint="give a string, a list of token ids, or a list of such prompts",
+        )
+    return value

@@ -44,14 +44,21 @@ def _system_memory() -> int | None:
 
 
 def _cgroup_memory() -> int | None:
-    for limit, usage in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    for limit, usage, details in (
+        ("memory.max", "memory.current", "memory.stat"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
     ):
         most, used = _read(CGROUP / limit), _read(CGROUP / usage)
         if most and used and most.isdigit() and used.isdigit() and int(most) < 2**60:
-            return max(0, int(most) - int(used))
+            return max(0, int(most) - int(used) + _page_cache(CGROUP / details))
     return None
+
+
+def _page_cache(details: Path) -> int:
+    """Bytes of cached files: counted as used, but given back as soon as anybody needs them."""
+    lines = [line.split() for line in (_read(details) or "").splitlines()]
+    values = {line[0].removeprefix("total_"): int(line[1]) for line in lines if len(line) == 2 and line[1].isdigit()}
+    return values.get("inactive_file", 0) + values.get("active_file", 0)
 
 
 def _read(file: Path) -> str | None:

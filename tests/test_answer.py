@@ -51,6 +51,17 @@ def test_a_stop_string_in_two_pieces_does_not_leak(place: int) -> None:
     assert feed(["STOP"], ["a" + "STOP"[:place], "STOP"[place:] + "b"], keep=True) == ("aSTOP", "STOP")
 
 
+def test_a_stop_string_may_begin_before_min_tokens_and_end_after(tiny_chat_model: Path) -> None:
+    tokenizer = Tokenizer.load(tiny_chat_model)
+    for text, min_tokens, want in (("abcENDdef", 5, "abc"), ("aENDbcENDd", 5, "aENDbc"), ("abcEND", 6, "abc")):
+        answer = Answer(tokenizer, SamplingParams(stop=("END",), min_tokens=min_tokens), 0, None)
+        for token_id in tokenizer.encode(text):
+            answer.push(token_id)
+            if answer.output.finish_reason:
+                break
+        assert (answer.output.text, answer.output.stop_reason) == (want, "END")
+
+
 def test_nothing_is_held_back_at_the_end() -> None:
     assert feed(["STOP"], ["a", "ST"]) == ("aST", None)
 

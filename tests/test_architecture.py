@@ -42,6 +42,7 @@ ORDER = [
     {"runner"},
     {"sampler"},
     {"engine"},
+    {"job"},
     {"loader"},
     {"llm"},
     {"inspect"},

@@ -18,10 +18,20 @@ def test_a_request_grows_into_the_next_block() -> None:
 
 def test_a_new_request_starts_where_there_is_most_room() -> None:
     pool = BlockPool(10)
-    blocks = [pool.allocate() for _ in range(10)]
-    pool.release([blocks[1]])
-    pool.release(blocks[4:8])
-    assert pool.allocate() == blocks[4]
+    assert {pool.allocate() for _ in range(10)} == set(range(10))
+    pool.release([1])
+    pool.release([4, 5, 6, 7])
+    assert pool.allocate() == 6
+
+
+def test_two_growing_requests_both_stay_consecutive() -> None:
+    pool = BlockPool(16)
+    one, other = [pool.allocate()], [pool.allocate()]
+    for _ in range(6):
+        one.append(pool.allocate(after=one[-1]))
+        other.append(pool.allocate(after=other[-1]))
+    assert one == list(range(one[0], one[0] + 7))
+    assert other == list(range(other[0], other[0] + 7))
 
 
 def test_an_empty_pool_is_a_typed_error() -> None:

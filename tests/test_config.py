@@ -101,13 +101,35 @@ HOSTILE: list[Any] = [0, -1, 2**31, 2**63, 1.5, "16", True, [], {}, "NaN"]
 )  # fmt: skip
 @pytest.mark.parametrize("value", HOSTILE)
 def test_a_hostile_number_is_a_typed_error(key: str, value: Any, tmp_path: Path) -> None:
-    accepted_floats = key in ("rms_norm_eps", "rope_theta") and isinstance(value, (int, float)) and value > 0
+    accepted_floats = key in ("rms_norm_eps", "rope_theta") and isinstance(value, (int, float)) and 0 < value < 2**63
     folder = write(tmp_path, **{**THETA_V4, key: value})
     if accepted_floats and value is not True:
         config_from_json(folder)
         return
     with pytest.raises(ConfigError, match=r"is (not|outside|odd)|cannot be shared"):
         config_from_json(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"layer_types": [{}]},
+        {"layer_types": [1, "a"]},
+        {"rms_norm_eps": 10**400},
+        {"rope_theta": float("nan")},
+        {"rope_theta": 1},
+        {"rope_scaling": {"rope_type": "yarn", **YARN, "beta_fast": 0}},
+        {"rope_scaling": {"rope_type": "yarn", **YARN, "beta_fast": float("inf")}},
+        {"rope_scaling": {"rope_type": "yarn", **YARN, "beta_fast": 1, "beta_slow": 32}},
+        {"rope_scaling": {"rope_type": "yarn", **YARN, "factor": 1e308}},
+        {"rope_scaling": {"rope_type": "yarn", **YARN, "original_max_position_embeddings": 0}},
+        {"rope_scaling": {"rope_type": "yarn", **YARN, "original_max_position_embeddings": -5}},
+        {"rope_scaling": {"rope_type": "llama3", **YARN, "low_freq_factor": 4.0, "high_freq_factor": 4.0}},
+    ],
+)
+def test_numbers_that_no_formula_can_use_are_typed_errors(changes: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        config_from_json(write(tmp_path, **{**THETA_V4, **changes}))
 
 
 @pytest.mark.parametrize("key", ["vocab_size", "num_hidden_layers", "rms_norm_eps", "rope_theta"])

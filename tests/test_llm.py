@@ -5,8 +5,11 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -223,6 +226,81 @@ def test_non_finite_logits_are_an_error_and_not_token_zero(tiny_chat_model: Path
             list(llm.stream("Hello", GREEDY))
         outputs = llm.generate(["a", "b"], GREEDY)
         assert [output.outputs[0].finish_reason for output in outputs] == ["error", "error"]
+
+
+def test_a_stream_has_one_answer(llm: LLM) -> None:
+    with pytest.raises(SettingError, match="one answer"):
+        llm.stream("a", SamplingParams(n=2))
+
+
+def test_arrays_of_token_ids_are_prompts(llm: LLM) -> None:
+    want = llm.generate([5, 6, 7], GREEDY)[0].outputs[0].token_ids
+    for prompt in ((5, 6, 7), np.array([5, 6, 7]), torch.tensor([5, 6, 7]), [np.int64(5), 6, 7]):
+        assert llm.generate(prompt, GREEDY)[0].outputs[0].token_ids == want
+    assert len(llm.generate(np.array([[5, 6, 7], [1, 2, 3]]), GREEDY)) == 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("prompts", [None, 5, 1.5, b"bytes", {"a": 1}, [None], [["a"]], [b"x"], [1.5], object()])
+def test_what_is_no_prompt_is_a_typed_error(llm: LLM, prompts: Any) -> None:
+    with pytest.raises(PromptError):
+        llm.generate(prompts, GREEDY)
+
+
+@pytest.mark.parametrize("params", [{"temperature": 0}, [GREEDY], "greedy", 0])
+def test_what_is_no_sampling_params_is_a_typed_error(llm: LLM, params: Any) -> None:
+    with pytest.raises(SettingError, match="SamplingParams"):
+        llm.generate("a", params)
+
+
+@pytest.mark.parametrize("messages", [{"role": "user", "content": "a"}, "hi", [], [{}], [[]]])
+def test_what_is_no_conversation_is_a_typed_error(llm: LLM, messages: Any) -> None:
+    with pytest.raises(PromptError):
+        llm.chat(messages, GREEDY)
+
+
+def test_raw_special_reads_control_tokens_in_plain_prompts(llm: LLM) -> None:
+    end = llm.tokenizer.special_tokens["<|im_end|>"]
+    assert llm.generate("a<|im_end|>", GREEDY, raw_special=True)[0].prompt_token_ids[-1] == end
+    assert next(iter(llm.stream("a<|im_end|>", GREEDY, raw_special=True)))
+
+
+def test_logits_are_an_ordinary_tensor(llm: LLM) -> None:
+    logits = llm.logits([1, 2, 3])
+    logits[0] = 0.0
+    assert logits[0] == 0.0
+
+
+def test_closing_ends_a_generation_of_another_thread_with_a_typed_error(tiny_chat_model: Path) -> None:
+    llm = LLM(tiny_chat_model, max_model_len=4000, threads=1)
+    caught: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            llm.generate("a", SamplingParams(temperature=0.0, ignore_eos=True))
+        except UsageError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not llm._jobs:
+        time.sleep(0.001)
+    llm.close()
+    thread.join()
+    assert "closed" in str(caught[0])
+
+
+def test_an_answer_whose_text_fails_ends_alone(tiny_chat_model: Path) -> None:
+    """A hole in the vocabulary: an id that is sampled, but has no token."""
+    with LLM(tiny_chat_model, max_model_len=64, threads=1) as llm:
+        assert llm._engine is not None
+        llm._engine._vocab_size = 311
+        bad = SamplingParams(temperature=0.0, max_tokens=3, logit_bias={310: 100.0}, ignore_eos=True)
+        good = llm.stream("a", GREEDY)
+        first = [next(good)]
+        with pytest.raises(PromptError, match="310"):
+            llm.generate("b", bad)
+        text = "".join(event.text for event in [*first, *good])
+        assert text == llm.generate("a", GREEDY)[0].outputs[0].text
 
 
 def test_a_closed_model_says_so_and_frees_its_weights(tiny_chat_model: Path) -> None:

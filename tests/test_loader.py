@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from qwill.config import load_config
-from qwill.errors import CapacityError, ModelNotFoundError, SettingError, UsageError
+from qwill.errors import CapacityError, ConfigError, ModelNotFoundError, SettingError, UsageError
 from qwill.hub.progress import SilentProgress
 from qwill.loader import choose_device, choose_dtype, load, sampling_defaults
 from qwill.settings import EngineSettings
@@ -128,8 +128,13 @@ def test_sampling_defaults_are_the_models(generation: dict[str, Any], temperatur
 
 @pytest.mark.parametrize("value", ["hot", -1.0, True, 1e9])
 def test_a_hostile_generation_config_is_a_typed_error(value: Any) -> None:
-    with pytest.raises(SettingError, match="temperature"):
-        sampling_defaults({"temperature": value})
+    with pytest.raises(ConfigError, match=r"generation_config\.json: temperature"):
+        sampling_defaults({"temperature": value}, where="folder")
+
+
+def test_a_cache_that_the_allocator_refuses_is_a_typed_error(tiny_chat_model: Path) -> None:
+    with pytest.raises(CapacityError, match="KV cache"):
+        load(str(tiny_chat_model), EngineSettings(kv_memory=2**46, threads=1), SilentProgress())
 
 
 def test_ends_are_the_union_of_all_sources(tiny_chat_model: Path, tmp_path: Path) -> None:

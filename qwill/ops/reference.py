@@ -6,8 +6,7 @@ except the KV cache. Knows no model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
 from typing import Any
 
 import torch
@@ -34,7 +33,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return wide.to(x.dtype)
     if len(x) > FEW_ROWS:
         return F.linear(x, weight, bias)
-    with _without_onednn():
+    with _without_onednn:
         return F.linear(x, weight, bias)
 
 
@@ -43,16 +42,32 @@ def _has_fast_16_bit_gemm() -> bool:
     return torch.backends.cpu.get_cpu_capability() not in ("DEFAULT", "NO AVX", "AVX2")
 
 
-@contextmanager
-def _without_onednn() -> Iterator[None]:
-    """oneDNN reads a bf16 weight at half the memory's speed when there are few rows; torch's own product does not."""
-    mkldnn: Any = torch.backends.mkldnn
-    was_on = mkldnn.enabled
-    mkldnn.enabled = False
-    try:
-        yield
-    finally:
-        mkldnn.enabled = was_on
+class _WithoutOneDnn:
+    """oneDNN reads a bf16 weight at half the memory's speed when there are few rows; torch's own product does not.
+
+    The switch is the process's: the first of several threads turns it off, and the last restores what was.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._was_on = True
+        self._switch: Any = torch.backends.mkldnn
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._was_on, self._switch.enabled = self._switch.enabled, False
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._switch.enabled = self._was_on
+
+
+_without_onednn = _WithoutOneDnn()
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
