@@ -21,7 +21,7 @@ QUESTIONS = (
 )
 # In float32 every CPU computes at full speed and the tokens must be equal to the last one; decoding without a cache is
 # left out, because transformers would load the model once more for it, which takes it a minute from a GGUF file.
-COMPARISON = ["--dtype", "float32", "--new-tokens", "32", "--new-tokens-without-cache", "0"]
+COMPARISON = ["--dtype", "float32", "--new-tokens", "16", "--new-tokens-without-cache", "0"]
 
 
 def main() -> int:
@@ -64,7 +64,8 @@ def get_model() -> LocalModel:
 def show(words: list[str]) -> int:
     """Show a command and run it. Returns its exit code."""
     print(f"\n$ qwill {shlex.join(words)}", flush=True)
-    return subprocess.run([sys.executable, "-m", "qwill", *words], check=False).returncode
+    command = [sys.executable, "-m", "qwill", *words]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
 
 
 def say(text: str) -> None:
@@ -73,4 +74,7 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

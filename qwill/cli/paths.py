@@ -7,7 +7,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["config_files", "state_folder"]
+from qwill.errors import UsageError
+
+__all__ = ["config_files", "make_folder", "state_folder"]
 
 
 def config_files(environ: Mapping[str, str] = os.environ) -> list[Path]:
@@ -16,9 +18,24 @@ def config_files(environ: Mapping[str, str] = os.environ) -> list[Path]:
 
 
 def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where typed history and saved conversations are kept: readable by the user alone. Made when missing."""
-    folder = _folder(environ, "XDG_STATE_HOME", ".local/state")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Where typed history and saved conversations are kept; it need not exist."""
+    return _folder(environ, "XDG_STATE_HOME", ".local/state")
+
+
+def make_folder(folder: Path) -> Path:
+    """Make a folder that the user alone can read, unless it is there.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"the folder cannot be made: {error.strerror}",
+            where=str(folder),
+            hint="set XDG_STATE_HOME to a folder that can be written to",
+        ) from error
     return folder
 
 

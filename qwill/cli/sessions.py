@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from qwill.cli.conversation import Message
+from qwill.cli.paths import make_folder
 from qwill.errors import FormatError, UsageError
 
 __all__ = ["load_session", "save_session", "session_names"]
@@ -31,12 +32,21 @@ def save_session(folder: Path, name: str, messages: list[Message]) -> Path:
     """Write the messages, whole or not at all, in place of what had this name.
 
     Raises:
-        UsageError: the name could be something other than a plain file name.
+        UsageError: the name could be something other than a plain file name, or the folder cannot be written to.
     """
-    path = _path(folder, name)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = _path(make_folder(folder), name)
+    try:
+        _write(path, messages)
+    except OSError as error:
+        raise UsageError(
+            f"the conversation cannot be saved: {error.strerror}", where=str(path), hint="is the disk full?"
+        ) from error
+    return path
+
+
+def _write(path: Path, messages: list[Message]) -> None:
     # A temporary file is made readable by its owner alone, and keeps that when it is renamed.
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=".part")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=".part")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             for message in messages:
@@ -45,7 +55,6 @@ def save_session(folder: Path, name: str, messages: list[Message]) -> Path:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    return path
 
 
 def load_session(folder: Path, name: str) -> list[Message]:
@@ -53,7 +62,7 @@ def load_session(folder: Path, name: str) -> list[Message]:
 
     Raises:
         UsageError: there is none of this name.
-        FormatError: the file is damaged; it has been moved aside.
+        FormatError: the file is damaged, and has been moved aside, or it cannot be read.
     """
     path = _path(folder, name)
     if not path.is_file():
@@ -65,6 +74,8 @@ def load_session(folder: Path, name: str) -> list[Message]:
             raise ValueError("larger than 64 MiB")
         lines = path.read_text(encoding="utf-8").split("\n")
         return [_message(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    except OSError as error:
+        raise FormatError(f"the saved conversation cannot be read: {error.strerror}", where=str(path)) from error
     except (ValueError, RecursionError) as error:
         aside = path.with_name(path.name + ".bad")
         os.replace(path, aside)

@@ -6,6 +6,7 @@ A line that begins with // sends a text that begins with one slash.
 from __future__ import annotations
 
 import difflib
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -16,7 +17,7 @@ from qwill.cli.sessions import load_session, save_session, session_names
 from qwill.cli.talk import Talk
 from qwill.errors import SettingError, UsageError
 from qwill.sampling_params import SamplingParams
-from qwill.settings import with_overrides
+from qwill.settings import parse_count, with_overrides
 
 __all__ = ["COMMANDS", "Leave", "as_message", "completions", "run_slash_command"]
 
@@ -118,7 +119,7 @@ def _settable() -> list[str]:
 
 
 def _set(talk: Talk, argument: str) -> None:
-    key, _, text = argument.replace("=", " ", 1).partition(" ")
+    key, text = re.fullmatch(r"([\w-]*)\s*=?\s*(.*)", argument, re.DOTALL).groups()  # type: ignore[union-attr]
     key = key.replace("-", "_")
     if not key:
         talk.tell(_sampling(talk.params))
@@ -138,7 +139,7 @@ def _value(key: str, text: str) -> Any:
         return None
     try:
         if "int" in kind and "tuple" not in kind:
-            return int(text)
+            return parse_count(text) if text[-1:].lower() in ("k", "m", "g") else int(text)
         if "float" in kind:
             return float(text)
         if "tuple[int" in kind:

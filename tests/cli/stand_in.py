@@ -37,8 +37,8 @@ class StandIn:
     def params(self, **overrides: Any) -> SamplingParams:
         return with_overrides(self.default_params, overrides)
 
-    def stream(self, prompt: str, params: SamplingParams) -> Iterator[StreamEvent]:
-        self.calls.append({"prompt": prompt, "params": params})
+    def stream(self, prompt: str, params: SamplingParams, **how: Any) -> Iterator[StreamEvent]:
+        self.calls.append({"prompt": prompt, "params": params, **how})
         return self._events([("content", f"{prompt} and so on")])
 
     def stream_chat(self, messages: list[dict[str, Any]], params: SamplingParams, **chat: Any) -> Iterator[StreamEvent]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from qwill.cli.paths import config_files, state_folder
+from qwill.cli.paths import config_files, make_folder, state_folder
+from qwill.errors import UsageError
 
 
 def test_the_local_file_goes_before_the_user_s(home: Path) -> None:
@@ -20,5 +21,12 @@ def test_a_relative_xdg_folder_is_passed_over_as_its_specification_asks(home: Pa
     assert state_folder({"XDG_STATE_HOME": relative}) == home / ".local/state/qwill"
 
 
-def test_the_state_folder_is_the_user_s_alone(home: Path) -> None:
-    assert stat.S_IMODE(state_folder({}).stat().st_mode) == 0o700
+def test_the_state_folder_is_made_for_the_user_alone_when_it_is_needed(home: Path) -> None:
+    assert not state_folder({}).exists()
+    assert stat.S_IMODE(make_folder(state_folder({})).stat().st_mode) == 0o700
+
+
+def test_a_folder_that_cannot_be_made_is_a_typed_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be made"):
+        make_folder(tmp_path / "file" / "below")

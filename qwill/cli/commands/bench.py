@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,7 @@ def compare(model: Model, *, given: CompareChoices | None = None) -> int:
     from qwill.bench.compare import compare as measure
 
     given = given or {}
-    _check_chart(given)
+    _check_files(given)
     settings, engine = _made(given, CompareSettings), _made(given, EngineSettings)
     _tell(measure(model, settings, engine, progress=progress_for(given)), given)
     return 0
@@ -54,18 +55,27 @@ def decode(model: Model, *, given: DecodeChoices | None = None) -> int:
     from qwill.bench.decode import measure
 
     given = given or {}
-    _check_chart(given)
+    _check_files(given)
     settings, engine = _made(given, DecodeSettings), _made(given, EngineSettings)
     _tell(measure(model, settings, engine, progress=progress_for(given)), given)
     return 0
 
 
-def _check_chart(given: dict[str, Any]) -> None:
-    """Refuse a chart that cannot be drawn before anything is measured."""
+def _check_files(given: dict[str, Any]) -> None:
+    """Refuse files that cannot be written before anything is measured."""
     from qwill.bench.report import CHART_KINDS
 
     if given.get("chart") and Path(given["chart"]).suffix not in CHART_KINDS:
         raise UsageError(f"cannot draw a chart as {given['chart']!r:.100}", hint="end it in " + ", ".join(CHART_KINDS))
+    for name in (given.get("output"), given.get("chart")):
+        if name and not _may_write(Path(name).absolute()):
+            raise UsageError(f"cannot write {name!r:.100}", hint="name a file in a folder that can be written to")
+
+
+def _may_write(file: Path) -> bool:
+    """Whether a file can be made here, with the folders that are missing above it."""
+    above = next(folder for folder in file.parents if folder.exists())
+    return not file.is_dir() and above.is_dir() and os.access(above, os.W_OK)
 
 
 def _made(given: dict[str, Any], owner: type[Any]) -> Any:

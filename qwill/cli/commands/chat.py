@@ -10,7 +10,7 @@ from cyclopts import App
 from qwill.cli.conversation import Conversation, Message
 from qwill.cli.flags import AnswerFlags, ChatFlags, Model, check_given, flags_of, picked
 from qwill.cli.load import load_model
-from qwill.cli.paths import state_folder
+from qwill.cli.paths import make_folder, state_folder
 from qwill.cli.reader import LineReader, Reader, TerminalReader, history_in
 from qwill.cli.slash import Leave, as_message, completions, run_slash_command
 from qwill.cli.talk import Talk
@@ -100,7 +100,7 @@ def _reader(talk: Talk, given: dict[str, Any]) -> Reader:
     if not given.get("quiet"):
         about = f"{llm.name} · {llm.dtype} · {llm.threads} threads · context {llm.max_model_len}"
         talk.tell(f"{about} · /help for commands")
-    history = history_in(state_folder() if given.get("history", True) else None)
+    history = history_in(make_folder(state_folder()) if given.get("history", True) else None)
     return TerminalReader(history, lambda text: completions(talk, text), talk.tell)
 
 

@@ -101,9 +101,11 @@ def answer_once(llm: LLM, text: str, given: dict[str, Any]) -> int:
 def _events(llm: LLM, text: str, given: dict[str, Any]) -> Iterator[StreamEvent]:
     params = llm.params(**picked(given, SamplingParams))
     if given.get("raw") or llm.tokenizer.chat_template is None:
+        if not given.get("raw") and (given.get("system") or given.get("think") is not None):
+            raise UsageError("this model has no chat template, so --system and --think have no meaning for it")
         if not given.get("raw") and not given.get("quiet"):
             notice("this model has no chat template: the prompt is continued as it is")
-        return llm.stream(text, params)
+        return llm.stream(text, params, raw_special=given.get("raw_special", False))
     system = [{"role": "system", "content": given["system"]}] if given.get("system") else []
     return llm.stream_chat(
         [*system, {"role": "user", "content": text}],
