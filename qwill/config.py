@@ -107,8 +107,8 @@ def _check_sizes(config: ModelConfig) -> None:
         raise ConfigError(f"head_dim = {config.head_dim} is odd; rotary positions need pairs")
     for name, least in (("rms_norm_eps", 0.0), ("rope_theta", 1.0)):
         value = getattr(config, name)
-        if not (math.isfinite(value) and value > least):
-            raise ConfigError(f"{name} = {value} is not a number above {least:g}")
+        if not least < value < 1e15:
+            raise ConfigError(f"{name} = {value} is not a number above {least:g} and below 1e15")
 
 
 def load_config(path: Path) -> ModelConfig:
@@ -167,6 +167,8 @@ class _Fields:
 
     def refuse(self, key: str, accepted: Iterable[Any]) -> None:
         value = self.values.get(key)
+        if isinstance(value, list) or hasattr(value, "__array__"):
+            raise ConfigError(f"{key} is a list, not one value", where=self.where)
         if value not in (None, *accepted):
             raise UnsupportedModelError(f"{key} = {value!r:.80} is not implemented", where=self.where)
 
@@ -386,7 +388,7 @@ def _gguf_rope(get: _Fields) -> _Fields:
         "rope.scaling.yarn_beta_slow": "beta_slow",
     }
     rope = {ours: get.values[theirs] for theirs, ours in names.items() if theirs in get.values}
-    if rope.get("rope_type") == "none":
+    if isinstance(rope.get("rope_type"), str) and rope["rope_type"] == "none":
         return _Fields({}, get.where)
     return _Fields(rope, get.where)
 

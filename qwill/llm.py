@@ -6,6 +6,7 @@ import collections
 import gc
 import itertools
 import logging
+import os
 import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -23,7 +24,7 @@ from qwill.hub.progress import Progress, SilentProgress
 from qwill.job import Job
 from qwill.loader import load
 from qwill.outputs import RequestOutput, StreamEvent
-from qwill.request import Request, as_prompts, as_token_ids, check_prompt, clamp_max_tokens
+from qwill.request import Request, as_conversations, as_prompts, as_token_ids, check_prompt, clamp_max_tokens
 from qwill.runner import ModelRunner
 from qwill.sampling_params import SamplingParams
 from qwill.settings import EngineSettings, with_overrides
@@ -71,7 +72,9 @@ class LLM:
         self._lock = threading.Lock()
         self._jobs: dict[int, Job] = {}  # by id() of each unfinished request
         self._steps: collections.deque[StepOutput] = collections.deque()  # what the engine did and no job has yet
+        self._dropped: collections.deque[Job] = collections.deque()  # given up by their readers, not yet forgotten
         self._warned = False
+        self._process = os.getpid()
         self._numbers = itertools.count()
 
     def generate(
@@ -113,8 +116,7 @@ class LLM:
         Raises:
             TemplateError: the model has no chat template, or it refuses these messages. Others: see `generate`.
         """
-        single = isinstance(messages, (str, Mapping)) or not messages or isinstance(messages[0], Mapping)
-        conversations: Sequence[Any] = [messages] if single else messages
+        conversations = as_conversations(messages)
         chat = {"tools": tools, "enable_thinking": enable_thinking, "raw_special": raw_special}
         jobs = [self._chat_job(c, sampling_params, use_cache=use_cache, **chat) for c in conversations]
         return self._complete(jobs)
@@ -167,6 +169,7 @@ class LLM:
         Raises:
             PromptError: no tokens, ids outside the model's vocabulary, or more than the context holds.
         """
+        token_ids = as_token_ids(token_ids)
         check_prompt(token_ids, vocab_size=self.config.vocab_size, max_model_len=self.max_model_len + 1)
         with self._lock:
             logits = self._running.runner.logits(token_ids, all_positions=all_positions)
@@ -193,6 +196,10 @@ class LLM:
     def _running(self) -> Engine:
         if self._engine is None:
             raise UsageError("this LLM is closed", hint="make a new one, and use it inside its `with` block")
+        if os.getpid() != self._process:
+            raise UsageError(
+                "this LLM was made in another process", hint="make it after the fork: threads do not follow"
+            )
         return self._engine
 
     def _chat_job(
@@ -284,6 +291,7 @@ class LLM:
     def _step(self) -> None:
         """One step of the engine; what it brings goes to the jobs it belongs to."""
         with self._lock:
+            self._forget_dropped()
             engine = self._running
             if not self._steps:
                 self._steps.extend(engine.step())
@@ -294,17 +302,28 @@ class LLM:
                     if job.ended(step.request):
                         engine.finish(step.request)
                         del self._jobs[id(step.request)]
+            self._forget_dropped()
 
     def _drop(self, jobs: list[Job]) -> None:
-        """Forget what is unfinished: after an error, Ctrl-C or a closed stream."""
-        if self._engine is None:
-            return
-        with self._lock:
-            for job in jobs:
-                for request in job.requests:
-                    if self._jobs.pop(id(request), None) is not None:
-                        self._engine.finish(request)
-                        job.abort(request)
+        """Forget what is unfinished: after an error, Ctrl-C or a closed stream.
+
+        The garbage collector may close a stream in the middle of a step of this very thread, so this must never wait
+        for the lock: whoever holds it forgets the jobs before giving it back.
+        """
+        self._dropped.extend(jobs)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._forget_dropped()
+            finally:
+                self._lock.release()
+
+    def _forget_dropped(self) -> None:
+        while self._dropped:
+            job = self._dropped.popleft()
+            for request in job.requests:
+                if self._jobs.pop(id(request), None) is not None and self._engine is not None:
+                    self._engine.finish(request)
+                    job.abort(request)
 
 
 def _checked(params: Any, default: SamplingParams) -> SamplingParams:

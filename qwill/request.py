@@ -10,7 +10,7 @@ from typing import Any
 from qwill.errors import ContextLengthError, PromptError
 from qwill.sampling_params import SamplingParams
 
-__all__ = ["Request", "as_prompts", "as_token_ids", "check_prompt", "clamp_max_tokens"]
+__all__ = ["Request", "as_conversations", "as_prompts", "as_token_ids", "check_prompt", "clamp_max_tokens"]
 
 
 @dataclass
@@ -105,8 +105,24 @@ def as_token_ids(prompt: Any) -> list[Any]:
     return [operator.index(i) if hasattr(i, "__index__") and not isinstance(i, bool) else i for i in _iterable(prompt)]
 
 
+def as_conversations(messages: Any) -> list[Any]:
+    """One conversation, or several, as a list of conversations; what a message must be is checked when it is rendered.
+
+    Raises:
+        PromptError: not a list of messages.
+    """
+    if isinstance(messages, (str, bytes, Mapping)) or not hasattr(messages, "__iter__"):
+        raise PromptError(
+            f"messages is a {type(messages).__name__}, not a list of messages",
+            hint='[{"role": "user", "content": "…"}]',
+        )
+    several = list(messages)
+    return [several] if not several or isinstance(several[0], Mapping) else several
+
+
 def _iterable(value: Any) -> Any:
-    if isinstance(value, (bytes, Mapping)) or not hasattr(value, "__iter__"):
+    unordered = isinstance(value, (bytes, bytearray, Mapping, set, frozenset))
+    if unordered or not hasattr(value, "__iter__"):
         raise PromptError(
             f"a prompt is text or a list of token ids, not {type(value).__name__}",
             hint="give a string, a list of token ids, or a list of such prompts",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import transformers
 
@@ -220,7 +221,7 @@ def test_gguf_yarn_is_read() -> None:
 
 
 @pytest.mark.parametrize("key", [key for key in GGUF if key not in ("general.architecture",)])
-@pytest.mark.parametrize("value", [0, -1, 2**31, "many", True, [4, 4], None])
+@pytest.mark.parametrize("value", [0, -1, 2**31, "many", True, [4, 4], np.array([4, 4]), None])
 def test_hostile_gguf_metadata_is_a_typed_error_or_harmless(key: str, value: Any) -> None:
     with contextlib.suppress(QwillError):
         config_from_gguf({**GGUF, key: value}, tensors())
@@ -240,6 +241,12 @@ def test_gguf_features_that_are_not_implemented_are_refused(
 ) -> None:
     with pytest.raises(UnsupportedModelError, match=named):
         config_from_gguf({**GGUF, **metadata}, tensors(**extra))
+
+
+@pytest.mark.parametrize("key", ["expert_count", "rope.scaling.type", "attention.value_length", "rope.dimension_count"])
+def test_a_gguf_list_where_one_value_belongs_is_a_typed_error(key: str) -> None:
+    with pytest.raises(ConfigError):
+        config_from_gguf({**GGUF, f"qwen3.{key}": np.array([1, 2])}, tensors())
 
 
 def test_generation_config_is_optional(tmp_path: Path) -> None:

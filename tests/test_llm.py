@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import threading
 import time
 from pathlib import Path
@@ -240,7 +241,9 @@ def test_arrays_of_token_ids_are_prompts(llm: LLM) -> None:
     assert len(llm.generate(np.array([[5, 6, 7], [1, 2, 3]]), GREEDY)) == 2  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("prompts", [None, 5, 1.5, b"bytes", {"a": 1}, [None], [["a"]], [b"x"], [1.5], object()])
+@pytest.mark.parametrize(
+    "prompts", [None, 5, 1.5, b"bytes", bytearray(b"x"), {1, 2}, {"a": 1}, [None], [["a"]], [b"x"], [1.5], object()]
+)
 def test_what_is_no_prompt_is_a_typed_error(llm: LLM, prompts: Any) -> None:
     with pytest.raises(PromptError):
         llm.generate(prompts, GREEDY)
@@ -252,7 +255,7 @@ def test_what_is_no_sampling_params_is_a_typed_error(llm: LLM, params: Any) -> N
         llm.generate("a", params)
 
 
-@pytest.mark.parametrize("messages", [{"role": "user", "content": "a"}, "hi", [], [{}], [[]]])
+@pytest.mark.parametrize("messages", [{"role": "user", "content": "a"}, "hi", 5, None, [], [{}], [[]], [5]])
 def test_what_is_no_conversation_is_a_typed_error(llm: LLM, messages: Any) -> None:
     with pytest.raises(PromptError):
         llm.chat(messages, GREEDY)
@@ -301,6 +304,43 @@ def test_an_answer_whose_text_fails_ends_alone(tiny_chat_model: Path) -> None:
             llm.generate("b", bad)
         text = "".join(event.text for event in [*first, *good])
         assert text == llm.generate("a", GREEDY)[0].outputs[0].text
+
+
+def test_a_stream_that_the_garbage_collector_closes_within_a_step_does_not_block(llm: LLM) -> None:
+    class Holder:
+        """A stream in a reference cycle: only the garbage collector can end it, whenever it likes."""
+
+    engine = llm._engine
+    assert engine is not None
+    before = gc.get_threshold()
+    gc.set_threshold(50)
+    try:
+        for _ in range(20):
+            holder: Any = Holder()
+            holder.stream = llm.stream("hi", SamplingParams(max_tokens=100, ignore_eos=True))
+            next(holder.stream)
+            holder.me = holder
+            del holder
+            llm.generate("x", SamplingParams(max_tokens=3, ignore_eos=True))
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    llm.generate("x", GREEDY)
+    assert not engine.busy
+    assert engine.pool.num_free == engine.runner.kv_cache.num_blocks
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_is_told_that_the_model_is_not_its_own(llm: LLM) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            llm.generate("x", GREEDY)
+        except UsageError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_a_closed_model_says_so_and_frees_its_weights(tiny_chat_model: Path) -> None:
