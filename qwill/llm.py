@@ -197,9 +197,7 @@ class LLM:
         if self._engine is None:
             raise UsageError("this LLM is closed", hint="make a new one, and use it inside its `with` block")
         if os.getpid() != self._process:
-            raise UsageError(
-                "this LLM was made in another process", hint="make it after the fork: threads do not follow"
-            )
+            raise UsageError("this LLM was made in another process", hint="make it after the fork")
         return self._engine
 
     def _chat_job(
