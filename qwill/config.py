@@ -15,6 +15,7 @@ from typing import Any
 
 from qwill.errors import ConfigError, ModelNotFoundError, UnsupportedModelError
 from qwill.formats import TensorInfo, open_checkpoint
+from qwill.formats.folder import allowed_file
 
 __all__ = [
     "ModelConfig",
@@ -132,6 +133,7 @@ def load_generation_config(path: Path) -> dict[str, Any]:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
+    file = allowed_file(file.parent, file.name)
     if not file.is_file():
         raise ModelNotFoundError(f"there is no {file.name}", where=str(file.parent), hint="is this a model folder?")
     if file.stat().st_size > MAX_JSON_BYTES:

@@ -14,7 +14,7 @@ import transformers
 
 from qwill.checkpoint_names import expected_tensors
 from qwill.config import config_from_gguf, config_from_json, load_config, load_generation_config
-from qwill.errors import ConfigError, ModelNotFoundError, QwillError, UnsupportedModelError
+from qwill.errors import ConfigError, FormatError, ModelNotFoundError, QwillError, UnsupportedModelError
 from qwill.formats import TensorInfo, open_checkpoint
 
 QWEN3: dict[str, Any] = {
@@ -149,6 +149,15 @@ def test_broken_json_is_a_typed_error(text: str, tmp_path: Path) -> None:
 def test_a_folder_without_config_says_so(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"no config\.json"):
         load_config(tmp_path)
+
+
+def test_a_config_that_is_a_link_out_of_the_folder_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "model").mkdir()
+    write(tmp_path / "elsewhere", **THETA_V4)
+    (tmp_path / "model/config.json").symlink_to(tmp_path / "elsewhere/config.json")
+    with pytest.raises(FormatError, match="leads out"):
+        config_from_json(tmp_path / "model")
 
 
 def test_a_config_that_never_ends_is_not_read(tmp_path: Path) -> None:
