@@ -89,7 +89,7 @@ class StreamEvent:
     """One piece of a streamed answer.
 
     `text` is new text only: joined, the events of one kind give the whole of it. The last event is of
-    kind "done" and carries the whole `output`. `prompt` and `generate` streams use only "content" and "done".
+    kind "done" and carries the whole `output`. `LLM.stream` gives only "content" and "done".
     """
 
     kind: Literal["thinking", "content", "tool_call", "done"]

@@ -179,7 +179,7 @@ class EngineSettings:
     )
     kv_memory: int | None = setting(
         None,
-        "memory for the KV cache; by default what max_model_len needs, at most a quarter of the free memory",
+        "memory for the KV cache; by default what the context needs; where max_model_len is left open, at most a quarter of the free memory",
         unit="bytes",
         low=1,
         high=2**46,

@@ -80,7 +80,9 @@ def load_model(
         except BaseException:  # Ctrl-C too: the tensors that wait need not be loaded first
             pool.shutdown(cancel_futures=True)
             raise
-    _check_tied_copy(checkpoint, found, config)
+    if config.tie_word_embeddings and LM_HEAD in found:
+        _check_tied_copy(checkpoint, found)
+        advance(found[LM_HEAD].nbytes)
     return model
 
 
@@ -186,10 +188,8 @@ def _half_split_rows(values: Tensor, head_dim: int) -> Tensor:
     return pairs.transpose(1, 2).reshape(values.shape)
 
 
-def _check_tied_copy(checkpoint: Checkpoint, found: dict[str, TensorInfo], config: ModelConfig) -> None:
+def _check_tied_copy(checkpoint: Checkpoint, found: dict[str, TensorInfo]) -> None:
     """A tied checkpoint may carry lm_head.weight too (Qwen3-0.6B does); then it must be the embedding."""
-    if not config.tie_word_embeddings or LM_HEAD not in found:
-        return
     copy, embedding = found[LM_HEAD], found[EMBEDDING]
     same = copy.dtype == embedding.dtype and all(
         np.array_equal(a, b) for a, b in zip(*(_pieces(checkpoint.raw(i.name)) for i in (copy, embedding)), strict=True)
