@@ -179,7 +179,8 @@ class EngineSettings:
     )
     kv_memory: int | None = setting(
         None,
-        "memory for the KV cache; by default what the context needs; where max_model_len is left open, at most a quarter of the free memory",
+        "memory for the KV cache; by default what the context needs, and a quarter of the free memory at most "
+        "where max_model_len is left open",
         unit="bytes",
         low=1,
         high=2**46,
