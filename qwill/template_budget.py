@@ -25,6 +25,9 @@ CHARACTERS_PER_INPUT_CHARACTER = 32
 ENTRIES = 50_000
 MAX_DEPTH = 100
 MAX_INTEGER_BITS = 4096
+MAX_ATTRIBUTE = 64  # of the name that a filter looks up in each item, in characters
+MAX_ATTRIBUTE_PARTS = 4  # names in it, between dots and commas
+MAX_NEEDLE = 100  # of what is searched or stripped from a text's end, in characters
 MAX_WIDTH = 16  # of JSON's indentation and separators, in characters
 
 
@@ -143,6 +146,23 @@ class Budget:
         """The same values; each step of a loop over them reports here."""
         return _Counted(values, self)
 
+    def steps(self, values: Iterable[Any]) -> Iterator[Any]:
+        """The same values, made one by one; each is a step."""
+        for value in values:
+            self.step()
+            yield value
+
+    def check_attribute(self, name: Any) -> None:
+        """Before an attribute is looked up in each of many items."""
+        text = str(name)
+        if len(text) > MAX_ATTRIBUTE or len(re.split("[.,]", text)) > MAX_ATTRIBUTE_PARTS:
+            _exceeded("looks up too long an attribute")
+
+    def check_needles(self, values: Iterable[Any]) -> None:
+        """Before these texts are searched in another, character by character."""
+        if any(isinstance(value, str) and len(value) > MAX_NEEDLE for value in values):
+            _exceeded("strips or searches too long a text")
+
     def check_operator(self, operator: str, left: Any, right: Any) -> None:
         """Before an operator that can grow a value."""
         if operator == "*":
@@ -203,9 +223,7 @@ class _Counted:
         self._budget = budget
 
     def __iter__(self) -> Iterator[Any]:
-        for value in self._values:
-            self._budget.step()
-            yield value
+        return self._budget.steps(self._values)
 
     def __len__(self) -> int:
         return len(self._values)  # type: ignore[arg-type]

@@ -50,9 +50,15 @@ def _names(text: str) -> frozenset[str]:
 
 
 _FILTERS = _names(
-    "abs attr capitalize count d default dictsort e escape first float groupby int items last length list lower map"
-    " max min reject rejectattr reverse safe select selectattr sort string title trim truncate unique upper wordcount"
+    "abs attr capitalize count d default dictsort e escape first float int items last length list lower reverse safe"
+    " string title truncate upper wordcount"
 )
+_ITEM_FILTERS = {"groupby": 0, "map": 99, "max": 1, "min": 1, "reject": 99, "rejectattr": 0, "select": 99}
+_ITEM_FILTERS |= {"selectattr": 0, "sort": 2, "unique": 1}
+"""The filters that do something with each item, and at which position an attribute can stand; 99: only by name."""
+_LOOK_UP_CONTEXT = _names("map reject rejectattr select selectattr")
+_SLOW_WITH_LONG_TEXTS = _names("lstrip rfind rindex rpartition rsplit rstrip strip")
+"""Methods of text that take as long as the text's length times the argument's."""
 _METHODS: dict[type, frozenset[str]] = {
     str: _names(
         "capitalize casefold count endswith find index isalnum isalpha isascii isdecimal isdigit islower isnumeric"
@@ -169,6 +175,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             budget.check_replace(owner, *args[:2])
         if isinstance(owner, str) and __obj.__name__ == "join":
             args = (budget.joinable(owner, *args),)
+        if isinstance(owner, str) and __obj.__name__ in _SLOW_WITH_LONG_TEXTS:
+            budget.check_needles(given)
         if isinstance(__obj, LoopContext):
             args = tuple(budget.counted(value) for value in args)
         return budget.made(super().call(__context, __obj, *args, **kwargs), copied=isinstance(owner, str))
@@ -232,6 +240,7 @@ def _environment() -> _Sandbox:
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], optimized=False
     )
     environment.filters = {name: FILTERS[name] for name in _FILTERS}
+    environment.filters |= {name: _item_filter(name, place) for name, place in _ITEM_FILTERS.items()}
     environment.filters |= {
         "format": _format,
         "indent": _indent,
@@ -239,6 +248,7 @@ def _environment() -> _Sandbox:
         "replace": _replace,
         "round": _round,
         "tojson": _tojson,
+        "trim": _trim,
     }
     for name in ("concat", "counted", "emit", "made", "sliced", "step", "stored"):
         environment.filters[f"budget {name}"] = _reporter(name)
@@ -257,6 +267,19 @@ def _reporter(name: str) -> Any:
     return pass_context(lambda context, value: report(context[_BUDGET], value))
 
 
+def _item_filter(name: str, place: int) -> Any:
+    """Jinja's filter of this name, with a short attribute and a report for each item; a lazy one stays lazy."""
+
+    def checked(context: Context, value: Any, *args: Any, **kwargs: Any) -> Any:
+        budget: Budget = context[_BUDGET]
+        for attribute in (*args[place : place + 1], kwargs.get("attribute")):
+            budget.check_attribute(attribute)
+        first = context if name in _LOOK_UP_CONTEXT else context.environment
+        return FILTERS[name](first, budget.steps(value) if value else value, *args, **kwargs)
+
+    return pass_context(checked)
+
+
 def _raise_exception(message: Any) -> NoReturn:
     raise jinja2.TemplateError(str(message))
 
@@ -268,7 +291,10 @@ def _range(*args: int) -> range:
     return numbers
 
 
-def _new_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
+@pass_context
+def _new_dict(context: Context, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+    if args and not isinstance(args[0], Mapping):
+        args = (context[_BUDGET].steps(args[0]), *args[1:])
     return dict(*args, **kwargs)
 
 
@@ -307,8 +333,15 @@ def _replace(context: Context, value: Any, old: str, new: str, count: int | None
 
 
 @pass_context
+def _trim(context: Context, value: Any, chars: str | None = None) -> Any:
+    context[_BUDGET].check_needles([chars])
+    return FILTERS["trim"](value, chars)
+
+
+@pass_context
 def _join(context: Context, value: Any, d: str = "", attribute: str | int | None = None) -> str:
     if attribute is not None:
+        context[_BUDGET].check_attribute(attribute)
         value = FILTERS["map"](context, value, attribute=attribute)
     return str(d).join(context[_BUDGET].joinable(str(d), value))
 

@@ -222,6 +222,8 @@ def loop(body: str, name: str = "i", limit: int = 9999) -> str:
     return f"{{% for {name} in range({limit}) %}}{body}{{% endfor %}}"
 
 
+LONG_PATH = "real" + ".real" * 12000
+COLLISIONS = 50_000 * (2**61 - 1)  # every step of 2^61 - 1 has the hash 0
 ENDLESS = {
     "loops": loop(loop(loop("", "a"), "b")),
     "loops with a filter": loop("{% for a in range(9999) if a < 0 %}{% endfor %}"),
@@ -238,6 +240,22 @@ ENDLESS = {
     + loop("{% if y == z %}{% endif %}"),
     "tests": "{% set x = 'a' * 900000 %}" + loop(loop("{% if x is lower %}{% endif %}", "j")),
     "sorting": loop("{% if range(49999) | sort | first %}{% endif %}"),
+    "a long attribute": f"{{{{ range(50000) | map(attribute='{LONG_PATH}') | list | length }}}}",
+    "a long attribute to sort by": f"{{{{ range(50000) | sort(false, false, '{LONG_PATH}') | length }}}}",
+    "a long attribute to select by": f"{{{{ range(50000) | selectattr('{LONG_PATH}') | list | length }}}}",
+    "a long attribute to join": f"{{{{ range(50000) | join('', attribute='{LONG_PATH}') }}}}",
+    "a chain of maps": "{% set a = range(50000) %}"
+    + "{% set a = a | map(attribute='real') %}" * 400
+    + "{{ a | list }}",
+    "equal hashes": f"{{{{ range(0, {COLLISIONS}, {2**61 - 1}) | unique | list | length }}}}",
+    "equal hashes in a dict": f"{{{{ dict(range(0, {COLLISIONS}, {2**61 - 1}) | groupby('real')) | length }}}}",
+    "trimming": "{{ ('一' * 300000) | trim('丁' * 300000 ~ '一') }}",
+    "trimming each": "{{ ['一' * 40000] | map('trim', '丁' * 40000 ~ '一') | list }}",
+    "strip": "{{ ('一' * 300000).strip('丁' * 300000 ~ '一') }}",
+    "lstrip": "{{ ('一' * 300000).lstrip('丁' * 300000 ~ '一') }}",
+    "rstrip": "{{ ('一' * 300000).rstrip('丁' * 300000 ~ '一') }}",
+    "a search from the end": "{{ ('a' * 600000).rfind('ab' ~ 'a' * 300000) }}",
+    "a split from the end": "{{ ('a' * 600000).rsplit(sep='ab' ~ 'a' * 300000) }}",
 }
 
 
@@ -249,6 +267,10 @@ def test_what_would_run_for_ever_is_ended(name: str, monkeypatch: pytest.MonkeyP
     with pytest.raises(TemplateError, match="too long"):
         render(ENDLESS[name])
     assert time.process_time() - start < 2
+
+
+def test_lazy_filters_stay_lazy_and_true_as_in_jinja() -> None:
+    assert render("{% if messages | selectattr('none') %}yes{% endif %}{{ none | map('upper') | list }}") == "yes[]"
 
 
 def test_the_time_limit_as_shipped_ends_a_render_within_two_seconds() -> None:
