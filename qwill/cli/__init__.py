@@ -1,19 +1,23 @@
 """The command line: `qwill COMMAND …`. Finds the command, runs it, and turns errors into an exit code.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C. Answers and results go to stdout, all else
-to stderr. `qwill --help` needs neither torch nor the option parser: a command's module is imported when that
-command is asked for. Must not know what any command does.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C, 143 and 129 by SIGTERM and SIGHUP. Answers and
+results go to stdout, all else to stderr. `qwill --help` needs neither torch nor the option parser: a command's
+module is imported when that command is asked for. Must not know what any command does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import importlib
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from types import FrameType
 
 from qwill import __version__
 from qwill.cli.terminal import harmless, show_cursor
@@ -36,6 +40,11 @@ COMMANDS = {
 
 ALIASES = {"ls": "list", "show": "inspect", "remove": "rm"}
 
+ENDING_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Why a standard stream cannot be written; such an error, unlike a file's, names no file."""
+
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
@@ -43,14 +52,25 @@ EXIT_INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; `argv` is without the program's name, sys.argv's by default."""
     words = list(sys.argv[1:] if argv is None else argv)
-    _accept_any_text()
+    with _every_stream_open():
+        _accept_any_text()
+        return _run(words)
+
+
+def _run(words: list[str]) -> int:
+    """Run the command; whatever it raises becomes an exit code."""
     try:
-        code = _dispatch(words)
-        sys.stdout.flush()
-        return code
+        with _signals_end_in_order():
+            code = _dispatch(words)
+            sys.stdout.flush()
+            return code
     except KeyboardInterrupt:
         show_cursor()
         return EXIT_INTERRUPTED
+    except _Ended as ended:
+        with contextlib.suppress(OSError):
+            show_cursor()
+        return 128 + ended.signal
     except BrokenPipeError:
         _discard_stdout()
         return EXIT_FAILED
@@ -58,6 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         _report(error, words)
         return error.exit_code
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM and error.filename is None:
+            _discard_stdout()
+            _report(QwillError(f"cannot write the output: {error.strerror}"), words)
+            return EXIT_FAILED
         what = f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:300]}"
         _report(QwillError(what, hint="this is a bug in qwill; run it again with -v for the details"), words)
         return EXIT_FAILED
@@ -109,6 +133,46 @@ def _verbose(words: list[str]) -> bool:
     flags = words[: words.index("--")] if "--" in words else words
     wanted = any(word in ("-v", "--verbose", "-vq", "-qv") for word in flags)
     return wanted or os.environ.get("QWILL_VERBOSE", "").lower() in ("1", "true", "yes")
+
+
+class _Ended(BaseException):
+    """A signal asks the program to end; an exception, so that the terminal is put in order on the way out."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(signal)
+        self.signal = signal
+
+
+@contextlib.contextmanager
+def _signals_end_in_order() -> Iterator[None]:
+    """Make SIGTERM and SIGHUP an `_Ended`; one that is ignored (nohup) stays so, and a second one ends at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        raise _Ended(number)
+
+    caught = [number for number in ENDING_SIGNALS if signal.getsignal(number) == signal.SIG_DFL]
+    for number in caught:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in caught:
+            signal.signal(number, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _every_stream_open() -> Iterator[None]:
+    """Python has None for a standard stream that was closed (`2>&-`): read and write nothing there instead."""
+    modes = {"stdin": "r", "stdout": "w", "stderr": "w"}
+    with contextlib.ExitStack() as opened:
+        for name in [name for name in modes if getattr(sys, name) is None]:
+            setattr(sys, name, opened.enter_context(open(os.devnull, modes[name], encoding="utf-8")))
+            opened.callback(setattr, sys, name, None)
+        yield
 
 
 def _accept_any_text() -> None:

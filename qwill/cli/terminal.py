@@ -7,10 +7,12 @@ Knows nothing of models and answers. rich is imported only when a console is ask
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +26,7 @@ __all__ = [
     "is_terminal",
     "keys_held_back",
     "notice",
+    "print_json",
     "print_table",
     "show_cursor",
 ]
@@ -83,6 +86,12 @@ def notice(text: str, stream: TextIO | None = None) -> None:
     print(dimmed(text, stream), file=stream, flush=True)
 
 
+def print_json(value: Any, *, indent: int | None = None) -> None:
+    """`value` as JSON on stdout; what could steer a terminal stands there as \\uXXXX, which means the same."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    print(re.sub("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]", lambda found: f"\\u{ord(found[0]):04x}", text))
+
+
 def show_cursor() -> None:
     """Bring the cursor back after a drawing that was cut off."""
     if can_redraw(sys.stdout):
@@ -125,4 +134,5 @@ def keys_held_back() -> Iterator[None]:
     try:
         yield
     finally:
-        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+        with contextlib.suppress(termios.error):  # the terminal may be gone
+            termios.tcsetattr(keyboard, termios.TCSADRAIN, before)

@@ -88,7 +88,7 @@ class LineProgress:
         self._total = 0
 
     def _write(self, line: str) -> None:
-        print(line, file=self._stream, flush=True)
+        print(_visible(line), file=self._stream, flush=True)
 
 
 class BarProgress:
@@ -106,15 +106,16 @@ class BarProgress:
             label = f"{label} (resumed at {percent} %)"
         self._bar = _rich_bar(self._stream, unit)
         self._bar.start()
-        self._task = self._bar.add_task(label, total=total, completed=resumed, item="")
+        self._task = self._bar.add_task(_visible(label), total=total, completed=resumed, item="")
 
     def advance(self, count: int, item: str = "") -> None:
         """Move the bar."""
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, advance=count, item=item)
+            self._bar.update(self._task, advance=count, item=_visible(item))
 
     def message(self, text: str) -> None:
         """Write a line above the bar."""
+        text = _visible(text)
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False)
         else:
@@ -147,6 +148,11 @@ def format_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def _visible(text: str) -> str:
+    """Names come from a model's files, which nobody vouches for: what could steer a terminal shows as \ufffd."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else "\ufffd" for sign in text)
 
 
 def _percent(part: int, total: int) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,3 +118,40 @@ def test_a_character_that_the_terminal_cannot_show_is_no_reason_to_stop(qwill: A
     result = qwill("run", "m", "你好", engine="stand-in", PYTHONIOENCODING="ascii")
     assert result.returncode == 0
     assert b"??" in result.stdout
+
+
+@pytest.mark.parametrize("streams", ["2>&-", ">&-", "<&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("words", "code"), [("run m hello", 0), ("list", 0), ("verify nothing-here", 1)])
+def test_a_closed_standard_stream_is_no_matter(
+    stand_in_program: list[str], streams: str, words: str, code: int
+) -> None:
+    command = f"{' '.join(stand_in_program)} {words} {streams}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, timeout=30, check=False)
+    assert result.returncode == code
+    assert b"AttributeError" not in result.stderr
+    assert b"error" not in result.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("words", ["--help", "run m hello"])
+def test_a_full_disk_is_told_as_such(stand_in_program: list[str], words: str) -> None:
+    command = f"{' '.join(stand_in_program)} {words} </dev/null >/dev/full"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, timeout=30, check=False)
+    assert (result.returncode, result.stderr) == (1, b"error: cannot write the output: No space left on device\n")
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_signal_to_end_lets_everything_be_put_in_order(monkeypatch: pytest.MonkeyPatch, name: str, code: int) -> None:
+    tidied = []
+
+    def answer(_words: list[str]) -> int:
+        try:
+            signal.raise_signal(getattr(signal, name))
+        finally:
+            tidied.append(name)
+        return 0
+
+    monkeypatch.setattr("qwill.cli._dispatch", answer)
+    assert main(["run"]) == code
+    assert tidied == [name]
+    assert signal.getsignal(getattr(signal, name)) == signal.SIG_DFL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import unicodedata
 
 import pytest
@@ -18,6 +19,7 @@ from qwill.cli.terminal import (
     is_terminal,
     keys_held_back,
     notice,
+    print_json,
     print_table,
     show_cursor,
 )
@@ -105,3 +107,12 @@ def test_holding_keys_back_does_nothing_without_a_terminal(monkeypatch: pytest.M
     monkeypatch.setattr("sys.stdin", io.StringIO())
     with keys_held_back():
         pass
+
+
+def test_json_holds_nothing_that_steers_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"name": "\x1b[2J \x7f \u009b2J \u202e 你好"}
+    print_json(value)
+    out = capsys.readouterr().out
+    assert json.loads(out) == value
+    assert "你好" in out
+    assert not {"\x1b", "\x7f", "\u009b", "\u202e"} & {*out}

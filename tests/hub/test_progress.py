@@ -126,3 +126,17 @@ def test_the_kind_fits_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_bytes_are_written_as_hubs_count_them(count: float, text: str) -> None:
     assert format_bytes(count) == text
+
+
+@pytest.mark.parametrize("kind", [LineProgress, BarProgress])
+def test_names_out_of_a_file_do_not_steer_the_terminal(kind: type[LineProgress] | type[BarProgress]) -> None:
+    stream = io.StringIO()
+    progress = kind(stream)
+    progress.message("before \x1b]0;x\x07\u009b2J")
+    progress.start(10, "label\x1b[2J", unit="steps")
+    progress.advance(10, "tensor\x1b[2J\r\u202e.weight")
+    progress.message("after \x1b[2J")
+    progress.finish()
+    assert "\x1b[2J" not in stream.getvalue()
+    assert not {"\x07", "\u009b", "\u202e"} & {*stream.getvalue()}
+    assert "tensor" in stream.getvalue()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from qwill.bench.compare import CompareSettings
 from qwill.bench.decode import DecodeSettings
 from qwill.cli.flags import BenchFlags, Model, flags_of, picked
 from qwill.cli.load import progress_for
+from qwill.cli.terminal import print_json
 from qwill.errors import UsageError
 from qwill.settings import EngineSettings
 
@@ -88,7 +88,7 @@ def _tell(measured: Measurement, given: dict[str, Any]) -> None:
     from qwill.bench.results import as_record, write_record
 
     if given.get("json"):
-        print(json.dumps(as_record(measured), ensure_ascii=False))
+        print_json(as_record(measured))
     else:
         print_report(measured, sys.stdout)
     if given.get("output"):

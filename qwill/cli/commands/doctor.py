@@ -6,7 +6,6 @@ Secrets are never printed, only whether there is one. No network is used unless 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
 import sys
@@ -18,7 +17,7 @@ from cyclopts import App
 from qwill.cli.flags import FLAG_OWNERS, DoctorFlags, flags_of
 from qwill.cli.layers import PREFIX, Layer, known_keys, read_layers
 from qwill.cli.paths import config_files, state_folder
-from qwill.cli.terminal import harmless, print_table
+from qwill.cli.terminal import harmless, print_json, print_table
 from qwill.errors import QwillError
 
 __all__ = ["effective_settings", "register", "report"]
@@ -45,13 +44,13 @@ def doctor(*, given: Flags | None = None) -> int:
     if given.get("config"):
         rows = effective_settings(read_layers())
         if given.get("json"):
-            print(json.dumps([dict(zip(("key", "value", "source"), row, strict=True)) for row in rows], indent=1))
+            print_json([dict(zip(("key", "value", "source"), row, strict=True)) for row in rows], indent=1)
         else:
             print_table(["key", "value", "from"], rows, sys.stdout)
         return 0
     sections = report(network=given.get("network", False))
     if given.get("json"):
-        print(json.dumps(sections, ensure_ascii=False, indent=1))
+        print_json(sections, indent=1)
         return 0
     for title, section in sections.items():
         print(title)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ from cyclopts import App
 
 from qwill.cli.flags import FETCHING, InspectFlags, Model, check_given, flags_of, picked
 from qwill.cli.load import progress_for
-from qwill.cli.terminal import console_for
+from qwill.cli.terminal import console_for, print_json
 from qwill.errors import UsageError
 from qwill.settings import EngineSettings
 
@@ -38,7 +37,7 @@ def inspect(model: Model, *, given: Flags | None = None) -> int:
         raise UsageError("--json gives everything, so it goes with neither --layer nor --tensors")
     structure = inspect_model(model, progress=progress_for(given), **picked(given, EngineSettings))
     if given.get("json"):
-        print(json.dumps(structure_to_dict(structure), ensure_ascii=False, indent=1))
+        print_json(structure_to_dict(structure), indent=1)
     else:
         render_structure(structure, console_for(sys.stdout), layer=layer, tensors=tensors)
     return 0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 
 from qwill.cli.flags import ReportFlags, flags_of
-from qwill.cli.terminal import notice, print_table
+from qwill.cli.terminal import notice, print_json, print_table
 
 if TYPE_CHECKING:
     from qwill.hub import StoredModel
@@ -35,7 +34,7 @@ def list_models(*, given: Flags | None = None) -> int:
     given = given or {}
     models = hub.list_models()
     if given.get("json"):
-        print(json.dumps([_record(model) for model in models], ensure_ascii=False, indent=1))
+        print_json([_record(model) for model in models], indent=1)
         return 0
     rows = [
         [model.name, format_bytes(model.bytes), model.source, model.last_used.astimezone().strftime("%Y-%m-%d %H:%M")]

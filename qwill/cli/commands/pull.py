@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 
 from qwill.cli.flags import FETCHING, Model, ReportFlags, flags_of, picked
 from qwill.cli.load import progress_for
+from qwill.cli.terminal import print_json
 from qwill.settings import EngineSettings
 
 __all__ = ["register"]
@@ -32,7 +32,7 @@ def pull(model: Model, *, given: Flags | None = None) -> int:
     found = hub.pull(model, progress=progress_for(given), **picked(given, EngineSettings))
     if given.get("json"):
         about = {"name": found.name, "path": str(found.path), "source": found.source, "revision": found.revision}
-        print(json.dumps(about, ensure_ascii=False))
+        print_json(about)
     else:
         print(found.path)
     return 0

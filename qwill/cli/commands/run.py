@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from cyclopts import App, Parameter
 from qwill.cli.flags import AnswerFlags, Model, RunFlags, check_given, flags_of, picked
 from qwill.cli.load import load_model
 from qwill.cli.reply import View, as_record, play, stats_line
-from qwill.cli.terminal import is_terminal, notice
+from qwill.cli.terminal import is_terminal, notice, print_json
 from qwill.errors import PromptError, UsageError
 from qwill.outputs import StreamEvent
 from qwill.sampling_params import SamplingParams
@@ -92,7 +91,7 @@ def answer_once(llm: LLM, text: str, given: dict[str, Any]) -> int:
     as_json = given.get("json", False)
     reply = play(events, _Nowhere() if as_json else _view(llm, given), stream=given.get("stream", True))
     if as_json:
-        print(json.dumps(as_record(reply), ensure_ascii=False))
+        print_json(as_record(reply))
     if given.get("stats") or (given.get("verbose") and not given.get("quiet")):
         notice(stats_line(reply))
     return EXIT_INTERRUPTED if reply.interrupted else 0

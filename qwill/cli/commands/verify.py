@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from cyclopts import App
 
 from qwill.cli.flags import Model, Part, VerifyFlags, flags_of, picked
 from qwill.cli.load import progress_for
-from qwill.cli.terminal import harmless
+from qwill.cli.terminal import harmless, print_json
 from qwill.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def verify(model: Model, *, given: Flags | None = None) -> int:
     full = not given.get("quick", False)
     report = checks.verify(found.path, progress=progress_for(given), full=full, expected=_promised(found))
     if given.get("json"):
-        print(json.dumps(_record(report), ensure_ascii=False, indent=1))
+        print_json(_record(report), indent=1)
     else:
         print(harmless(_text(report, full)))
     return 0 if report.ok else 1

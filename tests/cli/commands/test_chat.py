@@ -9,6 +9,7 @@ import select
 import signal
 import stat
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -115,6 +116,16 @@ def test_ctrl_c_stops_the_answer_keeps_the_part_and_twice_leaves(start: Callable
     screen.press("\x03")
     assert screen.exit_code() == 0
     assert not (home / ".local/state/qwill/history").exists()
+
+
+def test_a_signal_to_end_leaves_the_terminal_as_it_was(start: Callable[..., Screen]) -> None:
+    screen = start("m", "--no-history")
+    screen.wait_for(r">>>")
+    screen.ask("slow", r"word9\b")
+    assert not termios.tcgetattr(screen.terminal)[3] & termios.ECHO
+    os.kill(screen.pid, signal.SIGTERM)
+    assert screen.exit_code() == 143
+    assert termios.tcgetattr(screen.terminal)[3] & termios.ECHO
 
 
 def test_lines_from_a_pipe_are_answered_plainly(qwill: Any, home: Path) -> None:
