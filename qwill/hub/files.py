@@ -130,10 +130,10 @@ def missing_files(folder: Path) -> list[str]:
         UnsupportedModelError: the weights are there only as pickles.
         FormatError: the index of the shards is not what it should be.
     """
-    missing = [] if (folder / "config.json").exists() else ["config.json"]
-    if (folder / _SINGLE).exists():
+    missing = [] if (folder / "config.json").is_file() else ["config.json"]
+    if (folder / _SINGLE).is_file():
         return missing
-    if (folder / _INDEX).exists():
+    if (folder / _INDEX).is_file():
         return missing + [name for name in _shards(folder / _INDEX) if not (folder / name).exists()]
     if not missing:
         _refuse_pickles([file.name for file in folder.iterdir()], str(folder))

@@ -161,8 +161,12 @@ class HttpClient:
             raise TransientError(SourceUnreachableError(text, hint="run the same command again")) from error
 
     def _next(self, url: str, response: httpx2.Response, hops: int) -> str:
-        target = urljoin(url, response.headers["Location"])
-        if _origin(target) == _origin(self._home):
+        try:
+            target = urljoin(url, response.headers["Location"])
+            home = _origin(target) == _origin(self._home)
+        except ValueError as error:
+            raise DownloadError(f"{self.host} redirects to nowhere: {error}", where=_bare(url)) from error
+        if home:
             target = self.endpoint + target[len(self._home) :]
         if hops > _MAX_REDIRECTS or urlsplit(target).scheme not in ("http", "https"):
             raise DownloadError(f"{self.host} redirects in circles or to nowhere", where=_bare(target))
@@ -199,12 +203,21 @@ def checked_endpoint(text: str, setting: str) -> str:
     Raises:
         SettingError: not an http or https address.
     """
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+        bad = parts.port == 0
+    except ValueError:  # half an IPv6 address, or a port that is no number
+        raise _no_address(text, setting) from None
     if parts.username or parts.password:
         raise SettingError(f"{setting} holds a password", hint="leave it out of the address; HF_TOKEN is for secrets")
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise SettingError(f"{setting} = {text!r:.200} is not a web address", hint="for example https://hf-mirror.com")
+    if bad or parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise _no_address(text, setting)
     return text.rstrip("/")
+
+
+def _no_address(text: str, setting: str) -> SettingError:
+    shown = re.sub(r"//[^/]*@", "//…@", text)  # no password, even when the rest cannot be understood
+    return SettingError(f"{setting} = {shown!r:.200} is not a web address", hint="for example https://hf-mirror.com")
 
 
 def printable(text: str) -> str:

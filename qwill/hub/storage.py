@@ -11,22 +11,35 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from qwill.errors import DiskSpaceError, DownloadError
+from qwill.errors import DiskSpaceError, DownloadError, SettingError
 from qwill.hub.progress import Progress, format_bytes
 
 __all__ = ["cache_root", "check_space", "disk_errors", "locked", "publish"]
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+# A file stands where a folder is needed, or the other way round; or a folder went away as we worked.
+_IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOTEMPTY, errno.ENOENT, errno.ELOOP}
 
 
 def cache_root() -> Path:
-    """Where models that do not come from Hugging Face are kept: $QWILL_HOME, or qwill in the user's cache folder."""
-    own = os.environ.get("QWILL_HOME")
-    if own:
-        return Path(own).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base).expanduser() if base else Path.home() / ".cache") / "qwill"
+    """Where models that do not come from Hugging Face are kept: $QWILL_HOME, or qwill in the user's cache folder.
+
+    Raises:
+        SettingError: the path begins with the home of a user that does not exist.
+    """
+    for variable, below in (("QWILL_HOME", ""), ("XDG_CACHE_HOME", "qwill")):
+        if os.environ.get(variable):
+            return _expanded(os.environ[variable], variable) / below
+    return _expanded("~", "HOME") / ".cache" / "qwill"
+
+
+def _expanded(text: str, variable: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        what = f"{variable}: there is no home folder for {text!r:.200}"
+        raise SettingError(what, hint=f"set {variable} to a folder's full path") from None
 
 
 def check_space(folder: Path, needed: int) -> None:
@@ -51,7 +64,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
     Raises:
         DiskSpaceError: the disk is full; what was written stays, so that a later run can go on from it.
-        DownloadError: no permission, or a read-only file system.
+        DownloadError: no permission, a read-only file system, or something else stands at that path.
     """
     try:
         yield
@@ -62,6 +75,11 @@ def disk_errors(path: Path) -> Iterator[None]:
         if error.errno in _FORBIDDEN:
             hint = "set HF_HOME (Hugging Face) or QWILL_HOME (other sources) to a folder you may write to"
             raise DownloadError(f"cannot write here: {error.strerror}", where=str(path), hint=hint) from error
+        if error.errno in _IN_THE_WAY:
+            what = f"cannot keep a model here: {error.strerror}"
+            hint = "a file stands where a folder is needed, or a folder where a file is: move it away, or set "
+            hint += "HF_HOME (Hugging Face) or QWILL_HOME (other sources) to another folder"
+            raise DownloadError(what, where=str(error.filename or path), hint=hint) from error
         raise
 
 

@@ -25,6 +25,9 @@ from qwill.hub.storage import disk_errors
 
 __all__ = ["StoredModel", "list_models", "remove"]
 
+# What reading a damaged model can end in: it is not listed, and the others are.
+_UNREADABLE = (QwillError, OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+
 
 @dataclass(frozen=True)
 class StoredModel:
@@ -84,7 +87,11 @@ def _from_hub(hub: Hub) -> Iterator[StoredModel]:
             for path in _models_in(snapshot):
                 quant = gguf_type(path.name) if path.suffix == ".gguf" else None
                 name = _typed_name(hub.SOURCE, cache.repo, quant, "" if main else revision)
-                yield _stored(name, hub.SOURCE, path, revision)
+                model = None
+                with suppress(*_UNREADABLE):
+                    model = _stored(name, hub.SOURCE, path, revision)
+                if model:
+                    yield model
 
 
 def _from_pypi() -> Iterator[StoredModel]:
@@ -96,9 +103,10 @@ def _from_pypi() -> Iterator[StoredModel]:
 
 def _models_in(snapshot: Path) -> list[Path]:
     """The folder itself, if it holds a model of a kind that we run, and each GGUF file in it."""
-    models = [snapshot / name for name in gguf_names(snapshot)]
-    if not lacking(snapshot):
-        with suppress(QwillError):
+    models: list[Path] = []
+    with suppress(*_UNREADABLE):
+        models += [snapshot / name for name in gguf_names(snapshot)]
+        if not lacking(snapshot):
             load_config(snapshot)
             models.append(snapshot)
     return models

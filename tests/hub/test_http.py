@@ -152,7 +152,20 @@ def test_a_lost_connection_may_come_back(hub: Any) -> None:
     assert isinstance(caught.value.error, DownloadError)
 
 
-@pytest.mark.parametrize("text", ["", "hub", "ftp://hub.invalid", "https://", "https://hub.invalid/?x=1", "file:///x"])
+BROKEN = ["http://[", "http://hub.invalid:x", "http://hub.invalid:99999", "http://hub.invalid:0"]
+
+
+@pytest.mark.parametrize("location", BROKEN[:3])
+def test_a_redirect_to_no_address_is_a_typed_error(hub: Any, location: str) -> None:
+    hub.fail("model.safetensors", redirect=location)
+    url = f"{hub.url}/acme/tiny-qwen/resolve/main/model.safetensors"
+    with client_of(hub.url) as client, pytest.raises(DownloadError, match="to nowhere"), client.stream(url):
+        pass
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hub", "ftp://hub.invalid", "https://", "https://hub.invalid/?x=1", "file:///x", *BROKEN]
+)
 def test_an_endpoint_that_is_no_web_address_is_refused(text: str) -> None:
     with pytest.raises(SettingError, match="not a web address"):
         checked_endpoint(text, "endpoint")
@@ -161,6 +174,9 @@ def test_an_endpoint_that_is_no_web_address_is_refused(text: str) -> None:
 def test_a_password_in_the_endpoint_is_refused_and_not_shown() -> None:
     with pytest.raises(SettingError, match="holds a password") as error:
         checked_endpoint("https://me:s3cret@hub.invalid", "HF_ENDPOINT")
+    assert "s3cret" not in str(error.value)
+    with pytest.raises(SettingError, match="not a web address") as error:
+        checked_endpoint("https://me:s3cret@[", "HF_ENDPOINT")
     assert "s3cret" not in str(error.value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from qwill.errors import AccessError, DownloadError, IntegrityError, ModelNotFoundError, UnsupportedModelError
-from qwill.hub import resolve
+from qwill.hub import huggingface, resolve
 
 
 def get(name: str, hub: Any, **more: Any) -> Any:
@@ -212,6 +213,29 @@ def test_the_token_stays_with_its_host(hub: Any, make_hub: Any, monkeypatch: pyt
     assert {r.headers.get("authorization") for r in hub.requests} == {"Bearer hf_secret"}
     assert [r.headers.get("authorization") for r in storage.requests] == [None]
     assert all("hf_secret" not in str(r.headers) for r in storage.requests)
+
+
+def test_a_stored_token_that_cannot_be_read_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/dev/null/token")
+    with pytest.raises(AccessError, match=r"token cannot be read.*Not a directory[\s\S]*HF_HOME"):
+        huggingface.open_client("https://huggingface.co", "a/b", "main")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("HF_ENDPOINT", "http://[", "HF_ENDPOINT = 'http://[' is not a web address"),
+        ("HF_HUB_ETAG_TIMEOUT", "soon", "huggingface_hub cannot read its settings"),
+    ],
+)
+def test_a_variable_that_huggingface_hub_cannot_read_is_a_typed_error(variable: str, value: str, words: str) -> None:
+    code = "from qwill.hub import list_models; list_models()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, variable: value}, capture_output=True, text=True, check=False
+    )
+    assert f"SettingError: {words}" in done.stderr
 
 
 def test_a_token_stored_by_logging_in_is_not_sent_to_a_mirror(

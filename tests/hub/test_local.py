@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,16 @@ def test_a_path_that_does_not_exist_suggests_a_neighbour(tmp_path: Path) -> None
         resolve(str(tmp_path / "qwen3-tini"))
     with pytest.raises(ModelNotFoundError, match="give org/name"):
         resolve("/no/such/folder/at/all")
+
+
+def test_what_is_neither_file_nor_folder_is_called_by_its_name(tmp_path: Path) -> None:
+    pipe, circle = tmp_path / "pipe.gguf", tmp_path / "circle.gguf"
+    os.mkfifo(pipe)
+    circle.symlink_to(circle)
+    for path, text in ((pipe, "is neither a file nor a folder, but a pipe"), (circle, "is a link that leads nowhere")):
+        with pytest.raises(ModelNotFoundError, match=text) as error:
+            resolve(str(path))
+        assert "did you mean" not in error.value.hint
 
 
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:

