@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 __all__ = ["parse_object"]
 
 # Python's objects are large: nested empty lists take 30 times their bytes of JSON. So the items are counted first.
-MAX_ITEMS = 2**22
+# A tensor of a safetensors header counts as eight; 2**20 leaves room for 130,000 tensors.
+MAX_ITEMS = 2**20
 
 
 def parse_object(data: bytes) -> dict[str, Any]:

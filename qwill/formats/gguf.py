@@ -91,8 +91,10 @@ def _read_metadata(cursor: Cursor, count: int) -> dict[str, Any]:
         if key == "general.alignment" and kind != UINT32:
             raise cursor.fail("general.alignment is not an unsigned 32-bit number", at=start)
         metadata[key] = read_value(cursor, key, kind)
+        if key == "split.count" and type(metadata[key]) is not int:
+            raise cursor.fail("split.count is not a whole number", at=start)
     split = metadata.get("split.count", 1)
-    if isinstance(split, int) and split > 1:
+    if split > 1:
         hint = "join its parts first, for example with llama-gguf-split --merge"
         raise UnsupportedModelError(f"a GGUF file split into {split} parts", where=cursor.file, hint=hint)
     return metadata

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -38,6 +39,13 @@ def test_half_of_a_surrogate_pair_is_refused_everywhere(place: str) -> None:
     with pytest.raises(ValueError, match="surrogate"):
         parse_object(json.dumps(content).encode())
     assert parse_object(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
+
+
+def test_too_many_items_are_refused_before_they_are_read() -> None:
+    began = time.process_time()
+    with pytest.raises(ValueError, match="more than 1048576 items"):
+        parse_object(b'{"a":[' + b"0," * 4_000_000 + b"0]}")
+    assert time.process_time() - began < 0.5
 
 
 def test_nested_duplicate_is_refused() -> None:

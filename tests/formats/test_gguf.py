@@ -175,6 +175,11 @@ BAD: dict[str, tuple[Spoil, str]] = {
     ),
     "inconsistent alignment": (alignment(64), "hole|not a multiple"),
     "split file": (lambda f: f.key("split.count", 2, struct.pack("<H", 3)), "split into 3 parts"),
+    "split count as text": (lambda f: f.key("split.count", STRING, struct.pack("<Q", 1) + b"3"), "split.count is not"),
+    "split count as an array": (
+        lambda f: f.key("split.count", 9, struct.pack("<IQH", 2, 1, 3)), "split.count is not a whole number",
+    ),
+    "split count as a boolean": (lambda f: f.key("split.count", 7, b"\1"), "split.count is not a whole number"),
     "tensor name too long": (tensor(name=b"n" * 65), "name is 65"),
     "no key announced": (fields(key_count=0), "number of dimensions is 8"),
     "tensor name not UTF-8": (tensor(name=b"\xc3\x28"), "name is not valid UTF-8"),
