@@ -8,6 +8,7 @@ Must not know any command.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
@@ -16,7 +17,7 @@ from cyclopts import Group, Parameter
 
 from qwill.errors import SettingError
 from qwill.sampling_params import SamplingParams
-from qwill.settings import EngineSettings, Setting, check_settings, parse_count, setting, settings_of
+from qwill.settings import EngineSettings, Setting, check_settings, parse_count, setting, settings_of, shown
 
 if TYPE_CHECKING:
     from cyclopts import Token
@@ -239,9 +240,20 @@ def _range(about: Setting) -> str:
 def _converter(kind: Any, about: Setting) -> Callable[[Any, Sequence[Token]], Any] | None:
     if kind is int and about.unit in ("tokens", "bytes"):
         return lambda _type, tokens: parse_count(tokens[0].value)
+    if kind is int:
+        return lambda _type, tokens: _whole_number(tokens[0].value)
+    if kind == tuple[int, ...]:
+        return lambda _type, tokens: tuple(_whole_number(token.value) for token in tokens)
     if kind == dict[int, float]:
         return lambda _type, tokens: dict(_id_and_bias(token.value) for token in tokens)
     return None
+
+
+def _whole_number(text: str) -> int:
+    """The option parser would round 1.9 to 2 without a word."""
+    if not re.fullmatch(r"[+-]?[0-9]{1,40}", text.strip()):
+        raise SettingError(f"{shown(text)} is not a whole number", hint="digits alone, for example 7")
+    return int(text)
 
 
 def _id_and_bias(text: str) -> tuple[int, float]:

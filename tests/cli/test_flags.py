@@ -107,6 +107,10 @@ def test_names_and_aliases_mean_what_people_expect(words: list[str], expected: d
         (["--logit-bias", "x=1"], "151645=-100"),
         (["--logit-bias", "1=900"], "-100 … 100"),
         (["--stop-token-ids", "-4"], "vocabulary"),
+        (["--stop-token-ids", "5.5"], "digits"),
+        (["--seed", "1.9"], "digits"),
+        (["--threads", "1.9"], "digits"),
+        (["--seed", "9" * 5000], "digits"),
     ],
 )
 def test_a_value_out_of_range_is_refused_with_what_is_allowed(words: list[str], allowed: str) -> None:

@@ -42,6 +42,17 @@ def test_an_empty_variable_is_as_good_as_none(home: Path) -> None:
         ("temperature 0.5", "TOML", "KEY = VALUE"),
         ("[run]\ntemperature = 1", "run", "doctor --config"),
         ("n = 3", "n", "doctor --config"),
+        ("[temperature]\nx = 0", "temperature", "a number"),
+        ("stop = [1, {}]", "stop", "texts in quotes"),
+        ("stop = 5", "stop", "texts in quotes"),
+        ("system = 5", "system", "text in quotes"),
+        ("max_tokens = true", "max_tokens", "a whole number"),
+        ("seed = 1.5", "seed", "a whole number"),
+        ("think = 1", "think", "true or false"),
+        ("logit_bias = 5", "logit_bias", "a table"),
+        ("logit_bias = {65 = true}", "logit_bias", "a table"),
+        (f"stop = {'[' * 5000}", "TOML", "KEY = VALUE"),
+        (f"seed = {'9' * 5000}", "TOML", "KEY = VALUE"),
     ],
 )
 def test_a_config_file_with_a_mistake_is_refused_and_left_alone(home: Path, text: str, message: str, hint: str) -> None:
@@ -64,3 +75,12 @@ def test_every_key_is_listed_once() -> None:
     keys = known_keys()
     assert len(keys) == len(set(keys))
     assert {"model", "temperature", "max_model_len", "think", "quiet"} <= set(keys)
+
+
+def test_a_config_file_that_may_not_be_looked_at_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_path: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(UsageError, match="Permission denied"):
+        read_layers({})

@@ -113,3 +113,19 @@ def test_a_config_key_of_another_command_is_no_mistake(seen: list[dict[str, Any]
     (home / "qwill.toml").write_text("history = false\nyes = true\nthreads = 1")
     assert main(["run", "m", "hi"]) == 0
     assert seen == [{"model": "m", "threads": 1}]
+
+
+def test_values_of_every_type_come_from_a_config_file(seen: list[dict[str, Any]], home: Path) -> None:
+    text = 'max_model_len = "4k"\nstop_token_ids = [5, 6]\nstop = ["a"]\nthink = true\ntemperature = 1'
+    (home / "qwill.toml").write_text(text + "\n[logit_bias]\n65 = 100.0")
+    assert main(["run", "m", "hi"]) == 0
+    values = {"max_model_len": 4096, "stop_token_ids": (5, 6), "stop": ("a",), "think": True, "temperature": 1.0}
+    assert seen == [{"model": "m", **values, "logit_bias": {65: 100.0}}]
+
+
+def test_a_fraction_for_a_whole_number_in_the_environment_is_refused(
+    seen: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QWILL_SEED", "1.5")
+    assert main(["run", "m", "hi"]) == 2
+    assert "[seed] in environment" in capsys.readouterr().err
