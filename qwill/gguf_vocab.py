@@ -59,6 +59,8 @@ def read_gguf_vocab(metadata: Mapping[str, Any], where: str) -> TokenizerParts:
         if kind in special or kind == _USER_DEFINED
     }
     vocab = {tokens[i]: i for i, kind in enumerate(kinds) if kind in (_NORMAL, _BYTE)}
+    if not vocab:
+        raise TokenizerError("tokenizer.ggml.tokens has no ordinary token", where=where)
     if len(vocab) + len(added) < sum(kind != _UNUSED for kind in kinds):
         raise TokenizerError("tokenizer.ggml.tokens has the same token twice", where=where)
     named = {name: reader.token_id(key, len(tokens)) for name, key in _NAMED.items()}

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from tokenizers.normalizers import NFC
 
 from qwill.detokenizer import Detokenizer, bytes_of_token
-from qwill.errors import PromptError
+from qwill.errors import PromptError, TokenizerError
 from qwill.formats import open_checkpoint
 from qwill.gguf_vocab import read_gguf_vocab
-from qwill.tokenizer_files import TokenizerParts, read_tokenizer_folder
+from qwill.tokenizer_files import TokenizerParts, call_library, read_tokenizer_folder
 
 __all__ = ["Part", "Tokenizer"]
 
@@ -80,7 +80,7 @@ class Tokenizer:
         With `parse_special`, added tokens spelled in the text become their ids, as Hugging Face does.
 
         Raises:
-            PromptError: when the text is not a string or holds half of a surrogate pair.
+            PromptError: when the text is not a string, holds half of a surrogate pair, or the library fails on it.
         """
         if not isinstance(text, str):
             raise PromptError(f"a prompt must be text, this is {type(text).__name__}")
@@ -112,12 +112,14 @@ class Tokenizer:
         ids: list[int] = []
         try:
             for piece in self._pieces(text):
-                ids += self._plain.encode(piece, add_special_tokens=False).ids
-        except (TypeError, UnicodeEncodeError) as error:
+                ids += call_library(self._plain.encode, piece, add_special_tokens=False).ids
+        except TokenizerError as error:
             surrogate = re.search("[\ud800-\udfff]", text)
+            if surrogate is None:
+                raise PromptError(f"the text cannot be encoded: {error.what}") from error
             raise PromptError(
                 "the text holds half of a surrogate pair, which is not a character",
-                where=f"character {surrogate.start()}" if surrogate else "",
+                where=f"character {surrogate.start()}",
                 hint="decode the text with errors='replace' first",
             ) from error
         return ids
@@ -138,7 +140,7 @@ class Tokenizer:
         """Whether the pre-tokenizer begins a new word where `_LINE_START` matches, whatever comes before."""
         if not isinstance(self._plain.normalizer, (NFC, type(None))) or self._plain.pre_tokenizer is None:
             return False
-        words = self._plain.pre_tokenizer.pre_tokenize_str
+        words = partial(call_library, self._plain.pre_tokenizer.pre_tokenize_str)
         spelled = [
             ([word for word, _ in words(a + "B")], words(a)) for a in ("a\n", " B\n", "1\n", ".\n", "。\n", "é\n")
         ]

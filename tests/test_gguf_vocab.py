@@ -205,6 +205,12 @@ def test_an_unknown_token_type_is_refused(qwen2: dict[str, Any]) -> None:
         read_gguf_vocab({**qwen2, "tokenizer.ggml.token_type": kinds}, "x.gguf")
 
 
+def test_a_vocabulary_without_ordinary_tokens_is_refused(qwen2: dict[str, Any]) -> None:
+    control = np.full(len(qwen2["tokenizer.ggml.tokens"]), 3, np.int32)
+    with pytest.raises(TokenizerError, match="no ordinary token"):
+        read_gguf_vocab({**qwen2, "tokenizer.ggml.token_type": control}, "x.gguf")
+
+
 def test_the_same_token_twice_is_refused(qwen2: dict[str, Any]) -> None:
     tokens = list(qwen2["tokenizer.ggml.tokens"])
     tokens[5] = tokens[6]

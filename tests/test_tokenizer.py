@@ -208,6 +208,16 @@ def test_a_tokenizer_whose_words_cross_lines_is_never_cut(folder: Path, tmp_path
     assert Tokenizer.load(tmp_path).encode(text) == whole
 
 
+def test_a_rule_that_fails_on_a_text_is_a_typed_error(folder: Path, tmp_path: Path) -> None:
+    description = json.loads((folder / "tokenizer.json").read_text())
+    description["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(a+)+$"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(description))
+    hostile = Tokenizer.load(tmp_path)
+    assert hostile.decode(hostile.encode("aaa")) == "aaa"
+    with pytest.raises(PromptError, match="the text cannot be encoded"):
+        hostile.encode("a" * 60 + "!")
+
+
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"no tokenizer\.json"):
         Tokenizer.load(tmp_path)

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Pipeline
 
 from qwill.errors import TokenizerError
-from qwill.tokenizer_files import TokenizerParts, read_tokenizer_folder
+from qwill.tokenizer_files import TokenizerParts, call_library, read_tokenizer_folder
 
 LETTERS = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
 
@@ -174,3 +174,99 @@ def test_a_control_token_in_the_vocabulary_that_no_merge_reaches_is_fine(tmp_pat
     vocab = {**LETTERS, "<s>": 256, "</s>": 257, "<think>": 258}
     parts = read(tmp_path, pipeline(models.BPE(vocab, [])))
     assert parts.plain.encode("<s>").ids == [LETTERS[letter] for letter in "<s>"]
+
+
+def changed(folder: Path, **keys: Any) -> TokenizerParts:
+    """Read a folder whose tokenizer.json has other values for these keys; those of `model` are added to its own."""
+    description = json.loads(pipeline().to_str())
+    description["model"] |= keys.pop("model", {})
+    (folder / "tokenizer.json").write_text(json.dumps(description | keys))
+    return read_tokenizer_folder(folder)
+
+
+REPLACE = {"type": "Replace", "pattern": {"String": ""}, "content": "x"}
+UNKNOWN_SPECIAL = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<none>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "pair": [],
+    "special_tokens": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"normalizer": REPLACE}, "normalizer of the kind Replace"),
+        ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, REPLACE]}}, "of the kind Replace"),
+        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}}, "of the kind Precompiled"),
+        ({"normalizer": {"pattern": {"String": ""}, "content": "x"}}, "normalizer of the kind None"),
+        ({"pre_tokenizer": {"type": "Metaspace", "replacement": "_"}}, "pre_tokenizer of the kind Metaspace"),
+        ({"pre_tokenizer": "Split"}, "pre_tokenizer of the kind Split"),
+        ({"post_processor": UNKNOWN_SPECIAL}, "tokenizers? "),
+        ({"model": {"dropout": 0.5}}, "dropout"),
+        ({"model": {"vocab": {}, "merges": []}, "added_tokens": []}, "vocabulary is empty"),
+    ],
+)
+def test_what_the_library_or_the_model_cannot_bear_is_refused(
+    tmp_path: Path, keys: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(TokenizerError, match=problem):
+        changed(tmp_path, **keys)
+
+
+def test_padding_and_truncation_are_not_done(tmp_path: Path) -> None:
+    padding = {"strategy": {"Fixed": 4_000_000_000}, "direction": "Right", "pad_to_multiple_of": None}
+    padding |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "a"}
+    assert changed(tmp_path, padding=padding).plain.encode("ab").ids == [LETTERS["a"], LETTERS["b"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"), [("tokenizer.json", 64), ("tokenizer_config.json", 16), ("chat_template.jinja", 1)]
+)
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path, name: str, limit: int) -> None:
+    pipeline().save(str(tmp_path / "tokenizer.json"))
+    with (tmp_path / name).open("ab") as file:
+        file.truncate((limit << 20) + 1)
+    with pytest.raises(TokenizerError, match=f"{name} is larger than {limit} MiB"):
+        read_tokenizer_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json"])
+def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    folder, outside = tmp_path / "model", tmp_path / "outside"
+    folder.mkdir()
+    pipeline().save(str(folder / "tokenizer.json"))
+    outside.write_text("{}")
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(outside)
+    with pytest.raises(TokenizerError, match="leads out of the model's folder") as caught:
+        read_tokenizer_folder(folder)
+    assert name in caught.value.where
+
+
+def test_links_to_the_blobs_of_the_cache_are_followed(tmp_path: Path) -> None:
+    folder, blobs = tmp_path / "snapshots" / "abc", tmp_path / "blobs"
+    folder.mkdir(parents=True)
+    blobs.mkdir()
+    pipeline().save(str(blobs / "1"))
+    (folder / "tokenizer.json").symlink_to(blobs / "1")
+    assert 256 in read_tokenizer_folder(folder).added
+
+
+@pytest.mark.parametrize(
+    "config", [{"eos_token": "\ud800"}, {"added_tokens_decoder": {"300": {"content": "<\ud800>"}}}]
+)
+def test_half_a_surrogate_pair_in_a_token_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:
+    with pytest.raises(TokenizerError, match=r"surrogate|malformed"):
+        read(tmp_path, tokenizer_config=config)
+
+
+def test_a_panic_of_the_library_is_a_typed_error_and_a_stop_is_not() -> None:
+    def fail(error: BaseException) -> None:
+        raise error
+
+    with pytest.raises(TokenizerError, match="library failed: panic"):
+        call_library(fail, BaseException("panic"))
+    for stop in (KeyboardInterrupt, SystemExit):
+        with pytest.raises(stop):
+            call_library(fail, stop())
