@@ -131,7 +131,7 @@ def _pipeline(folder: Path) -> Pipeline:
             "there is no tokenizer.json", where=str(folder), hint="fetch the model again, with its tokenizer.json"
         )
     try:
-        _check_steps(json.loads(data), where)
+        _check_steps(json.loads(data, object_pairs_hook=_without_repeats), where)
         pipeline = call_library(Pipeline.from_str, data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise TokenizerError(f"tokenizer.json cannot be read: {error!s:.200}", where=where) from error
@@ -143,6 +143,14 @@ def _pipeline(folder: Path) -> Pipeline:
     pipeline.no_truncation()
     _check_kind(pipeline, where)
     return pipeline
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """One JSON object: a repeated key could mean something else to the library than to the checks here."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return found
 
 
 def _check_kind(pipeline: Pipeline, where: str) -> None:

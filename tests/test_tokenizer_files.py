@@ -214,6 +214,13 @@ def test_what_the_library_or_the_model_cannot_bear_is_refused(
         changed(tmp_path, **keys)
 
 
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    text = json.dumps({"normalizer": REPLACE})[:-1] + "," + pipeline().to_str()[1:]
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(TokenizerError, match="a key stands twice"):
+        read_tokenizer_folder(tmp_path)
+
+
 def test_padding_and_truncation_are_not_done(tmp_path: Path) -> None:
     padding = {"strategy": {"Fixed": 4_000_000_000}, "direction": "Right", "pad_to_multiple_of": None}
     padding |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "a"}
