@@ -81,11 +81,6 @@ class ModelConfig:
         """Query heads that share one key-value head (grouped-query attention, arXiv:2305.13245)."""
         return self.num_heads // self.num_kv_heads
 
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Elements of K and V that one token adds in all layers, times two bytes."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * 2
-
 
 def _check_sizes(config: ModelConfig) -> None:
     limits = {
