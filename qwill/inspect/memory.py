@@ -55,4 +55,5 @@ def kv_memory(structure: Structure) -> KVMemory | None:
     config = structure.config
     if config is None:
         return None
-    return KVMemory(config.kv_bytes_per_token, config.max_position_embeddings)
+    per_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim * 2  # K and V, two bytes each
+    return KVMemory(per_token, config.max_position_embeddings)
