@@ -110,9 +110,7 @@ def _kind(key: str) -> str:
     """The declared type of a setting, in words of Python, without `None`."""
     hints = next((get_type_hints(owner) for owner in FLAG_OWNERS if key in settings_of(owner)), {})
     kind = hints.get(key, str)
-    return (kind.__name__ if isinstance(kind, type) and kind in (bool, int, float, str) else str(kind)).removesuffix(
-        " | None"
-    )
+    return kind.__name__ if kind in (bool, int, float, str) else str(kind).removesuffix(" | None")
 
 
 def _is(value: Any, kind: str) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from qwill.cli.flags import FETCHING, picked
+from qwill.cli.terminal import notice
 from qwill.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -21,6 +23,14 @@ def progress_for(given: dict[str, Any]) -> Progress:
     return SilentProgress() if given.get("quiet") else terminal_progress()
 
 
+class _Notices(logging.Handler):
+    """Warnings of the library are remarks to the user."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell it."""
+        notice(f"note: {record.getMessage()}")
+
+
 def load_model(model: str, given: dict[str, Any]) -> LLM:
     """Find or download the model and load it.
 
@@ -29,6 +39,7 @@ def load_model(model: str, given: dict[str, Any]) -> LLM:
     """
     from qwill.hub import resolve
 
+    logging.getLogger("qwill").handlers = [logging.NullHandler() if given.get("quiet") else _Notices()]
     progress = progress_for(given)
     # A name that is mistyped, or a hub that cannot be reached, is told before torch is imported.
     resolve(model, progress=progress, **picked(given, FETCHING))

@@ -41,6 +41,7 @@ class LineReader:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._number = 0
 
     def read(self) -> str:
         """The next line or block.
@@ -56,9 +57,10 @@ class LineReader:
 
     def _line(self) -> str:
         try:
-            line = self._stream.readline()
+            self._number += 1
+            line = self._stream.buffer.readline().decode("utf-8")  # whatever the locale says
         except UnicodeDecodeError as error:
-            raise PromptError("standard input is not UTF-8 text", where=f"byte {error.start}") from error
+            raise PromptError("standard input is not UTF-8 text", where=f"line {self._number}") from error
         if not line:
             raise EOFError
         return line.rstrip("\r\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 
@@ -27,3 +28,13 @@ def test_a_model_that_is_not_here_is_told_first(home: Path, monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "qwill.llm", None)  # so that importing it fails
     with pytest.raises(ModelNotFoundError):
         load_model("qwen3-0.6b", {"quiet": True, "offline": True})
+
+
+@pytest.mark.parametrize(("quiet", "told"), [(False, "note: careful\n"), (True, "")])
+def test_warnings_of_the_library_are_notices_and_obey_quiet(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str], quiet: bool, told: str
+) -> None:
+    with load_model(str(tiny_model), {"quiet": quiet, "threads": 1, "max_model_len": 64}):
+        capsys.readouterr()
+        logging.getLogger("qwill").warning("careful")
+    assert capsys.readouterr().err == told

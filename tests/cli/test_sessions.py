@@ -37,7 +37,7 @@ def test_files_are_readable_by_the_user_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-@pytest.mark.parametrize("name", ["", "..", ".x", "a/b", "../x", "a\x00b", "x" * 65, "a b", "-x"])
+@pytest.mark.parametrize("name", ["", "..", ".x", "a/b", "../x", "a\x00b", "x" * 65, "a b", "-x", "𝒳" * 60])
 def test_a_name_is_never_a_path(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError):
         save_session(tmp_path, name, [])
@@ -86,3 +86,28 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
 
 def test_a_folder_that_does_not_exist_has_no_names(tmp_path: Path) -> None:
     assert session_names(tmp_path / "none") == []
+
+
+def test_a_link_that_leads_nowhere_has_no_name(tmp_path: Path) -> None:
+    save_session(tmp_path, "x", [])
+    (tmp_path / "a.jsonl").symlink_to(tmp_path / "gone")
+    assert session_names(tmp_path) == ["x"]
+
+
+def test_what_is_no_text_is_saved_and_loaded_as_text(tmp_path: Path) -> None:
+    save_session(tmp_path, "x", [{"role": "user", "content": "a\udc80b 好 𝒳"}])
+    assert load_session(tmp_path, "x") == [{"role": "user", "content": "a\ufffdb 好 𝒳"}]
+
+
+def test_trouble_with_the_folder_is_a_typed_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_session(tmp_path, "x", []).write_bytes(b"damaged")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(FormatError, match="Permission denied"):
+        load_session(tmp_path, "x")
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(FormatError, match="Permission denied"):
+        load_session(tmp_path, "x")

@@ -21,6 +21,8 @@ from qwill.sampling_params import SamplingParams
 from qwill.settings import EngineSettings
 
 if TYPE_CHECKING:
+    from prompt_toolkit.history import History
+
     from qwill.llm import LLM
 
 __all__ = ["converse", "new_talk", "register"]
@@ -100,8 +102,21 @@ def _reader(talk: Talk, given: dict[str, Any]) -> Reader:
     if not given.get("quiet"):
         about = f"{llm.name} · {llm.dtype} · {llm.threads} threads · context {llm.max_model_len}"
         talk.tell(f"{about} · /help for commands")
-    history = history_in(make_folder(state_folder()) if given.get("history", True) else None)
-    return TerminalReader(history, lambda text: completions(talk, text), talk.tell)
+    return TerminalReader(_history(given), lambda text: completions(talk, text), talk.tell)
+
+
+def _history(given: dict[str, Any]) -> History:
+    """Typed lines, kept where that is wanted and possible."""
+    if not given.get("history", True):
+        return history_in(None)
+    folder = state_folder()
+    try:
+        return history_in(make_folder(folder))
+    except QwillError as error:
+        notice(f"typed lines are not kept: {error.what} ({error.where})")
+    except OSError as error:
+        notice(f"typed lines are not kept: {error.strerror} ({folder / 'history'})")
+    return history_in(None)
 
 
 def converse(talk: Talk, reader: Reader) -> int:

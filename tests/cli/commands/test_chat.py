@@ -145,6 +145,28 @@ def test_lines_from_a_pipe_are_answered_plainly(qwill: Any, home: Path) -> None:
     assert len(session.read_text().splitlines()) == 7
 
 
+def test_lines_from_a_pipe_are_utf_8_whatever_the_locale_says(qwill: Any) -> None:
+    result = qwill("chat", "m", stdin="é\n", engine="stand-in", PYTHONIOENCODING="ascii")
+    assert result.returncode == 0
+    assert result.stdout == b"1 messages, the last: ? \n"
+
+
+@pytest.mark.parametrize("obstacle", [".local/state/qwill/history/", ".local/state/qwill"])
+def test_without_a_place_for_it_the_talk_goes_on_without_history(
+    start: Callable[..., Screen], home: Path, obstacle: str
+) -> None:
+    (home / ".local/state").mkdir(parents=True)
+    if obstacle.endswith("/"):
+        (home / obstacle).mkdir(parents=True)
+    else:
+        (home / obstacle).touch()
+    screen = start("m")
+    screen.wait_for(r"typed lines are not kept.*>>>")
+    screen.ask("hi", r"1 messages, the last: hi.*>>>")
+    screen.press("\x04")
+    assert screen.exit_code() == 0
+
+
 @pytest.fixture
 def words_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in has no tokenizer: its prompts are counted in messages."""
@@ -158,14 +180,14 @@ def test_with_nobody_there_an_error_ends_the_talk(
 ) -> None:
     talk = chat_module.new_talk(stand_in, {})
     with pytest.raises(error):
-        chat_module.converse(talk, LineReader(io.StringIO(f"hello\n{line}\nnever\n")))
+        chat_module.converse(talk, LineReader(io.TextIOWrapper(io.BytesIO(f"hello\n{line}\nnever\n".encode()))))
     assert "never" not in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("words_count")
 def test_ctrl_c_with_nobody_there_ends_the_talk_with_130(stand_in: Any, home: Path) -> None:
     talk = chat_module.new_talk(stand_in, {})
-    assert chat_module.converse(talk, LineReader(io.StringIO("interrupt\nnever\n"))) == 130
+    assert chat_module.converse(talk, LineReader(io.TextIOWrapper(io.BytesIO(b"interrupt\nnever\n")))) == 130
     assert talk.conversation.turns[-1]["content"] == "half "
 
 
