@@ -145,7 +145,13 @@ def _sources() -> Section:
 def _address(variable: str) -> str:
     """The host of a mirror, without a password that may stand before it."""
     address = os.environ.get(variable)
-    return f"{urlsplit(address).hostname or 'not an address'} ({variable})" if address else "default address"
+    if not address:
+        return "default address"
+    try:
+        host = urlsplit(address).hostname
+    except ValueError:  # for example "http://["
+        host = None
+    return f"{host or 'not an address'} ({variable})"
 
 
 def _token(variable: str) -> str:

@@ -33,6 +33,8 @@ def remove(model: Model, *, given: Flags | None = None) -> int:
     from qwill.hub.progress import format_bytes
 
     given = given or {}
+    if not model.strip():
+        raise UsageError("the name of the model is empty", hint="qwill list shows the names")
     if not given.get("yes"):
         if not is_terminal(sys.stdin):
             raise UsageError("rm asks before it deletes, and nobody is here to answer", hint=f"qwill rm -y {model}")

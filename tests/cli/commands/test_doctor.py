@@ -71,3 +71,11 @@ def test_a_config_file_with_a_mistake_is_told(home: Path, capsys: pytest.Capture
     (home / "qwill.toml").write_text("temprature = 2")
     assert main(["doctor"]) == 2
     assert "did you mean temperature" in capsys.readouterr().err
+
+
+def test_an_address_that_is_none_does_not_end_the_report(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MODELSCOPE_ENDPOINT", "http://[")
+    assert main(["doctor"]) == 0
+    assert "not an address (MODELSCOPE_ENDPOINT)" in capsys.readouterr().out

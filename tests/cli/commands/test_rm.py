@@ -45,3 +45,10 @@ def test_yes_deletes_and_tells_what_was_freed(stored_model: Path, capsys: pytest
 def test_the_user_s_own_files_are_never_deleted(tiny_model: Path, home: Path) -> None:
     assert main(["rm", "-y", str(tiny_model)]) == 2
     assert (tiny_model / "model.safetensors").exists()
+
+
+def test_an_empty_name_is_not_asked_about(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rm", ""]) == 2
+    text = capsys.readouterr().err
+    assert "empty" in text
+    assert "rm -y" not in text
