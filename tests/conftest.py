@@ -7,6 +7,7 @@ fails. `scripts/weights.py` does the fetching, one process at a time.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -20,6 +21,12 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = dict(os.environ)
 """As it was when the run began; a test may have changed QWILL_HOME or the proxies by the time weights are asked for."""
 MISSING = "real weights missing: "
+
+# A run that was started in the background, or by nohup, ignores these, and so would every process that a test starts
+# in order to interrupt it. One that is handled here is back at its default there.
+for _name in ("SIGINT", "SIGHUP"):
+    if hasattr(signal, _name) and signal.getsignal(getattr(signal, _name)) == signal.SIG_IGN:
+        signal.signal(getattr(signal, _name), signal.default_int_handler)
 
 
 def real_weights(name: str) -> Path:
