@@ -1,0 +1,75 @@
+// Table of contents of the kernels: what each computes, on raw pointers, over a range of rows or tasks.
+//
+// A kernel knows no framework, no threads, no allocation and no globals: the caller gives it everything, checked. All
+// of them exist once per instruction set; `Kernels` is one such set, and `kernels()` (dispatch.cpp) chooses it.
+//
+// Letters: T tokens, K inputs and N outputs of a linear layer, H heads, D head_dim. Strides count elements, not bytes.
+// Activations are float. Every element of a result depends on its own row only and is summed in one fixed order, so it
+// is the same bits whatever else is in the step, however the work is cut, and whoever computes it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace qwill {
+
+constexpr int kPanelRows = 16;    // output rows that are stored interleaved
+constexpr int kGroup = 32;        // inputs that share an activation scale, and mostly a weight scale
+constexpr int kSuperGroups = 8;   // groups that share a super-scale (256 inputs, as in GGUF's K types)
+
+// How a weight matrix is stored; `qwill/quantization.py` has the layout in words, and writes it.
+struct WeightFormat {
+  int32_t bits;              // 32 float, 16 bfloat16, 8 or 4: unsigned codes
+  int32_t zero;              // quantized: value = scale · (code − zero) + minimum
+  int32_t scales_per_group;  // 1, or 2: one for each 16 inputs
+  bool super_scales;         // scales (and minima) are int8 codes × one half per 256 inputs, else halves themselves
+  bool has_minimum;
+};
+
+// Rows [0, rows) × inputs of one format, in panels of 16 rows; the last panel is filled up with zeros.
+struct WeightPart {
+  WeightFormat format;
+  const uint8_t* data;
+  int64_t rows;
+  int64_t columns;      // K
+  int64_t panel_bytes;  // from one panel to the next
+};
+
+// Activations of T rows as int8, in groups of 32 along K (padded with zeros to whole groups).
+struct QuantizedRows {
+  int8_t* codes;    // (T, groups * 32)
+  float* scales;    // (T, groups): value = scale · code
+  int32_t* sums;    // (T, groups): sum of the group's codes
+  int64_t groups;
+};
+
+struct LinearOutput {
+  float* y;               // (T, >= rows), written in [row of part] columns
+  int64_t stride;
+  const float* bias;      // (rows) or null
+  const float* residual;  // like y, added last, or null; may be y itself
+  int64_t residual_stride;
+};
+
+// Memory of quantized_linear: a panel's codes, at worst as two nibbles each, its scales and its minima.
+constexpr int64_t linear_scratch_bytes(int64_t columns) {
+  int64_t groups = (columns + kGroup - 1) / kGroup;
+  return groups * kPanelRows * (2 * kGroup + 2 * 2 * (int64_t)sizeof(float));
+}
+
+struct Kernels {
+  const char* isa;
+
+  // --- linear.cpp ---
+  // Rows [begin, end) of x (row stride x_stride, K columns) to int8. A row with a non-finite value gets NaN scales.
+  void (*quantize_rows)(const float* x, int64_t x_stride, int64_t columns, int64_t begin, int64_t end, QuantizedRows out);
+  // y = x Wᵀ (+ bias + residual) for panels [begin, end) of one part; `scratch` holds linear_scratch_bytes(columns).
+  void (*quantized_linear)(const WeightPart& part, const QuantizedRows& x, int64_t tokens, int64_t begin, int64_t end,
+                           const LinearOutput& out, uint8_t* scratch);
+  void (*float_linear)(const WeightPart& part, const float* x, int64_t x_stride, int64_t tokens, int64_t begin,
+                       int64_t end, const LinearOutput& out);
+  // One row of a packed table, dequantized to float: out (columns).
+  void (*embedding)(const WeightPart& part, int64_t row, float* out);
+};
+
+}  // namespace qwill

@@ -1,0 +1,22 @@
+// Declares each kernel of `Kernels` in the namespace of the instruction set that is being compiled.
+#pragma once
+
+#include "../kernels.h"
+#include "../simd.h"
+
+namespace qwill::QWILL_ISA {
+
+template <class T>
+struct Pointee;
+template <class T>
+struct Pointee<T*> {
+  using type = T;
+};
+#define QWILL_KERNEL(name) Pointee<decltype(Kernels::name)>::type name
+QWILL_KERNEL(quantize_rows);
+QWILL_KERNEL(quantized_linear);
+QWILL_KERNEL(float_linear);
+QWILL_KERNEL(embedding);
+#undef QWILL_KERNEL
+
+}  // namespace qwill::QWILL_ISA
