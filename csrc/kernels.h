@@ -39,7 +39,7 @@ struct WeightPart {
 struct QuantizedRows {
   int8_t* codes;    // (T, groups * 32)
   float* scales;    // (T, groups): value = scale · code
-  int32_t* sums;    // (T, groups): sum of the group's codes
+  int32_t* sums;    // (T, groups, 2): sums of the codes of each half group
   int64_t groups;
 };
 
@@ -47,7 +47,7 @@ struct LinearOutput {
   float* y;               // (T, >= rows), written in [row of part] columns
   int64_t stride;
   const float* bias;      // (rows) or null
-  const float* residual;  // like y, added last, or null; may be y itself
+  const float* residual;  // like y, added last, or null; not y itself
   int64_t residual_stride;
 };
 

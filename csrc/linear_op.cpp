@@ -38,7 +38,7 @@ int64_t LinearOp::tasks(int phase) {
 }
 
 int64_t LinearOp::shared_bytes() {
-  int64_t per_group = kGroup + sizeof(float) + sizeof(int32_t);
+  int64_t per_group = kGroup + sizeof(float) + 2 * sizeof(int32_t);
   return weight_.any_quantized ? round_up(arguments_.tokens * groups_, 16) * per_group : 0;
 }
 
