@@ -36,6 +36,7 @@ ORDER = [
     {"request"},
     {"block_pool"},
     {"batch"},
+    {"quantization"},
     {"ops"},
     {"models"},
     {"weights"},

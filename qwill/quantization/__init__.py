@@ -1,0 +1,28 @@
+"""Quantized weights: how they are packed for the kernels, and how they are made.
+
+Knows no model and no file. A matrix has N rows (outputs) and K columns (inputs). Inputs are taken in groups of 32, and
+a weight is a small whole number, its code, times its group's scale:
+
+    value = scale * (code - zero) + minimum
+
+`formats` names the storage formats, `pack` puts codes in the order in which kernels read them.
+"""
+
+from __future__ import annotations
+
+from qwill.quantization.formats import FORMATS, WeightFormat
+from qwill.quantization.pack import Codes, PackedPart, pack, pack_dense, unpack, unpack_dense
+from qwill.quantization.weight import PackedWeight, values_of
+
+__all__ = [
+    "FORMATS",
+    "Codes",
+    "PackedPart",
+    "PackedWeight",
+    "WeightFormat",
+    "pack",
+    "pack_dense",
+    "unpack",
+    "unpack_dense",
+    "values_of",
+]
