@@ -57,6 +57,25 @@ constexpr int64_t linear_scratch_bytes(int64_t columns) {
   return groups * kPanelRows * (2 * kGroup + 2 * 2 * (int64_t)sizeof(float));
 }
 
+// x (T, H, size), which may be a view into wider rows. A kernel sees T · H rows: row t · H + h is head h of token t.
+struct HeadRows {
+  const float* x;
+  int64_t heads;
+  int64_t size;
+  int64_t token_stride;
+  int64_t head_stride;
+};
+
+struct Norm {
+  const float* weight;  // (size)
+  float eps;
+};
+
+struct Rotary {
+  const float* cos;  // (T, size)
+  const float* sin;  // (T, size)
+};
+
 struct Kernels {
   const char* isa;
 
@@ -70,6 +89,20 @@ struct Kernels {
                        int64_t end, const LinearOutput& out);
   // One row of a packed table, dequantized to float: out (columns).
   void (*embedding)(const WeightPart& part, int64_t row, float* out);
+
+  // --- elementwise.cpp: formulas in qwill/ops/reference.py; y (T, H, size) is contiguous ---
+  void (*rms_norm)(const HeadRows& x, const Norm& norm, int64_t begin, int64_t end, float* y);
+  void (*rope)(const HeadRows& x, const Rotary& rotary, int64_t begin, int64_t end, float* y);
+  // rms_norm, then rope, to the bit.
+  void (*norm_rope)(const HeadRows& x, const Norm& norm, const Rotary& rotary, int64_t begin, int64_t end, float* y);
+  void (*silu_and_mul)(const float* gate, const float* up, int64_t count, float* y);
+  void (*add)(const float* a, const float* b, int64_t count, float* y);
+  // The first place of the greatest of x (count ≥ 1); -1 where one of them is NaN.
+  int64_t (*argmax)(const float* x, int64_t count);
+
+  // --- bandwidth.cpp ---
+  // Reads floats and adds them up, as fast as memory gives them.
+  float (*read_floats)(const float* x, int64_t count);
 };
 
 }  // namespace qwill

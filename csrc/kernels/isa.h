@@ -17,6 +17,13 @@ QWILL_KERNEL(quantize_rows);
 QWILL_KERNEL(quantized_linear);
 QWILL_KERNEL(float_linear);
 QWILL_KERNEL(embedding);
+QWILL_KERNEL(rms_norm);
+QWILL_KERNEL(rope);
+QWILL_KERNEL(norm_rope);
+QWILL_KERNEL(silu_and_mul);
+QWILL_KERNEL(add);
+QWILL_KERNEL(argmax);
+QWILL_KERNEL(read_floats);
 #undef QWILL_KERNEL
 
 }  // namespace qwill::QWILL_ISA

@@ -12,6 +12,13 @@ extern constexpr Kernels table = {
     .quantized_linear = quantized_linear,
     .float_linear = float_linear,
     .embedding = embedding,
+    .rms_norm = rms_norm,
+    .rope = rope,
+    .norm_rope = norm_rope,
+    .silu_and_mul = silu_and_mul,
+    .add = add,
+    .argmax = argmax,
+    .read_floats = read_floats,
 };
 
 }  // namespace qwill::QWILL_ISA
