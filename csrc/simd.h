@@ -96,6 +96,7 @@ QWILL_INLINE Dot dot_add(Dot d, B codes, int32_t four_inputs) {
   return {_mm512_dpbusd_epi32(d.v, codes.v, _mm512_set1_epi32(four_inputs))};
 }
 QWILL_INLINE I dot_sum(Dot d) { return {d.v}; }
+QWILL_INLINE I dot_sum16(Dot d) { return {_mm512_slli_epi32(d.v, 4)}; }  // 16 times the sum
 
 #elif defined(QWILL_AVX2)
 
@@ -184,6 +185,7 @@ QWILL_INLINE Dot dot_add(Dot d, B codes, int32_t four_inputs) {
   return {_mm256_dpbusd_avx_epi32(d.lo, codes.lo, x), _mm256_dpbusd_avx_epi32(d.hi, codes.hi, x)};
 }
 QWILL_INLINE I dot_sum(Dot d) { return {d.lo, d.hi}; }
+QWILL_INLINE I dot_sum16(Dot d) { return {_mm256_slli_epi32(d.lo, 4), _mm256_slli_epi32(d.hi, 4)}; }
 #else
 // Without VNNI, products are summed in int16: of codes up to 15 and activations up to ±127, sixteen fit
 // (2 × 8 × 15 × 127 = 30,480), which is one group of 32 inputs. 8-bit codes go as two nibbles, for the same reason.
@@ -195,10 +197,12 @@ QWILL_INLINE Dot dot_add(Dot d, B codes, int32_t four_inputs) {
   return {_mm256_add_epi16(d.lo, _mm256_maddubs_epi16(codes.lo, x)),
           _mm256_add_epi16(d.hi, _mm256_maddubs_epi16(codes.hi, x))};
 }
-QWILL_INLINE I dot_sum(Dot d) {
-  __m256i one = _mm256_set1_epi16(1);
-  return {_mm256_madd_epi16(d.lo, one), _mm256_madd_epi16(d.hi, one)};
+QWILL_INLINE I times_sum(Dot d, int16_t times) {
+  __m256i factor = _mm256_set1_epi16(times);
+  return {_mm256_madd_epi16(d.lo, factor), _mm256_madd_epi16(d.hi, factor)};
 }
+QWILL_INLINE I dot_sum(Dot d) { return times_sum(d, 1); }
+QWILL_INLINE I dot_sum16(Dot d) { return times_sum(d, 16); }
 #endif
 
 #else  // baseline: plain loops, which the compiler turns into what the oldest machine has
@@ -256,6 +260,7 @@ QWILL_INLINE Dot dot_add(Dot d, B codes, int32_t four_inputs) {
   return d;
 }
 QWILL_INLINE I dot_sum(Dot d) { I r; for (int i = 0; i < 16; i++) r.v[i] = d.v[i]; return r; }
+QWILL_INLINE I dot_sum16(Dot d) { I r; for (int i = 0; i < 16; i++) r.v[i] = 16 * d.v[i]; return r; }
 
 #endif
 
