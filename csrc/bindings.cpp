@@ -29,4 +29,5 @@ NB_MODULE(_native, m) {
       .def("__len__", &Program::size)
       .def("run", &Program::run, nb::call_guard<nb::gil_scoped_release>());
   bind_linear(m);
+  bind_attention(m);
 }

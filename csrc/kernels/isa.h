@@ -17,6 +17,10 @@ QWILL_KERNEL(quantize_rows);
 QWILL_KERNEL(quantized_linear);
 QWILL_KERNEL(float_linear);
 QWILL_KERNEL(embedding);
+QWILL_KERNEL(write_cache);
+QWILL_KERNEL(attend_chunk);
+QWILL_KERNEL(attend_all);
+QWILL_KERNEL(merge_chunks);
 #undef QWILL_KERNEL
 
 }  // namespace qwill::QWILL_ISA

@@ -12,6 +12,10 @@ extern constexpr Kernels table = {
     .quantized_linear = quantized_linear,
     .float_linear = float_linear,
     .embedding = embedding,
+    .write_cache = write_cache,
+    .attend_chunk = attend_chunk,
+    .attend_all = attend_all,
+    .merge_chunks = merge_chunks,
 };
 
 }  // namespace qwill::QWILL_ISA
