@@ -30,4 +30,5 @@ NB_MODULE(_native, m) {
       .def("run", &Program::run, nb::call_guard<nb::gil_scoped_release>());
   bind_linear(m);
   bind_elementwise(m);
+  bind_attention(m);
 }

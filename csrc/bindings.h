@@ -27,5 +27,6 @@ inline void submit(Pool& pool, Program* program, std::unique_ptr<Op> op) {
 
 void bind_linear(nanobind::module_& m);
 void bind_elementwise(nanobind::module_& m);
+void bind_attention(nanobind::module_& m);
 
 }  // namespace qwill

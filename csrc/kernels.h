@@ -76,6 +76,54 @@ struct Rotary {
   const float* sin;  // (T, size)
 };
 
+
+// --- attention ---
+
+constexpr int64_t kChunk = 256;     // keys of a context that are weighed together, by absolute position
+constexpr int64_t kTile = 32;       // keys that are widened to float at a time
+constexpr int64_t kRecordHead = 16; // floats before the values of a record
+
+enum class CacheType : int32_t { float32, bfloat16, int8 };
+
+// Keys or values: head h of slot s lies at data[s · stride + h · head_dim].
+struct CacheRows {
+  void* data;
+  float* scales;  // int8: value = scales[s · kv_heads + h] · code; else null
+  int64_t stride;
+  CacheType type;
+};
+
+struct AttentionHeads {
+  int64_t kv_heads;
+  int64_t per_kv;  // query heads that share a key-value head
+  int64_t head_dim;
+  float scale;     // of q · k
+};
+
+// Neighbouring tokens of one request, with some of its key-value heads.
+struct AttentionShare {
+  const float* q;  // of the first token, head 0
+  int64_t q_stride;
+  CacheRows keys, values;
+  const int32_t* blocks;  // the context's blocks in order; null: position p lies in slot p
+  int64_t block_size;
+  AttentionHeads heads;
+  int64_t position;  // of the first token; the one at position p sees positions 0 … p
+  int64_t tokens;
+  int64_t head_begin, head_end;
+};
+
+// What one query found in one chunk, or in several: the greatest score, the sum of the weights e^(score − greatest),
+// and from kRecordHead on the values, summed with these weights, padded to whole vectors.
+constexpr int64_t attention_width(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
+constexpr int64_t attention_record(int64_t head_dim) { return kRecordHead + attention_width(head_dim); }
+constexpr int64_t attention_chunks(int64_t context) { return (context + kChunk - 1) / kChunk; }
+// Memory of attend_chunk and attend_all for a share of `rows` = tokens · query heads.
+constexpr int64_t attention_scratch_bytes(int64_t rows, int64_t head_dim) {
+  int64_t width = attention_width(head_dim), record = attention_record(head_dim);
+  return kChunk * (int64_t)sizeof(int64_t) + (kTile * width + rows * (width + kChunk + 2 * record)) * (int64_t)sizeof(float);
+}
+
 struct Kernels {
   const char* isa;
 
@@ -103,6 +151,17 @@ struct Kernels {
   // --- bandwidth.cpp ---
   // Reads floats and adds them up, as fast as memory gives them.
   float (*read_floats)(const float* x, int64_t count);
+
+  // --- attention.cpp ---
+  // Keys or values of tokens [begin, end) to their slots, rounded to the cache's type.
+  void (*write_cache)(const float* x, int64_t x_stride, const int64_t* slots, int64_t begin, int64_t end,
+                      const AttentionHeads& heads, const CacheRows& rows);
+  // One chunk for every row of a share that sees some of it: records (key-value heads, tokens, per_kv).
+  void (*attend_chunk)(const AttentionShare& share, int64_t chunk, float* records, uint8_t* scratch);
+  // The whole context: out (tokens, all query heads, head_dim), of the first token, head 0.
+  void (*attend_all)(const AttentionShare& share, float* out, int64_t out_stride, uint8_t* scratch);
+  // One query's records of all chunks, merged in order (into the first one): out (head_dim).
+  void (*merge_chunks)(float* records, int64_t record_stride, int64_t chunks, int64_t head_dim, float* out);
 };
 
 }  // namespace qwill

@@ -24,6 +24,10 @@ QWILL_KERNEL(silu_and_mul);
 QWILL_KERNEL(add);
 QWILL_KERNEL(argmax);
 QWILL_KERNEL(read_floats);
+QWILL_KERNEL(write_cache);
+QWILL_KERNEL(attend_chunk);
+QWILL_KERNEL(attend_all);
+QWILL_KERNEL(merge_chunks);
 #undef QWILL_KERNEL
 
 }  // namespace qwill::QWILL_ISA

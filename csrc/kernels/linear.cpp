@@ -12,15 +12,15 @@ namespace {
 #if defined(QWILL_AVX512)
 constexpr int kDenseTile = 8;
 template <int planes>
-constexpr int kTile = 8;
+constexpr int kTokens = 8;
 #elif defined(QWILL_AVX2)
 constexpr int kDenseTile = 3;
 template <int planes>
-constexpr int kTile = planes == 2 ? 2 : 4;
+constexpr int kTokens = planes == 2 ? 2 : 4;
 #else
 constexpr int kDenseTile = 1;
 template <int planes>
-constexpr int kTile = 1;
+constexpr int kTokens = 1;
 #endif
 constexpr int kMostPackedTile = 4;
 constexpr int64_t kTokensWorthUnpacking = 8;
@@ -126,7 +126,7 @@ void unpacked_tokens(const WeightPart& part, const uint8_t* scratch, const Quant
 template <class L>
 void panels(const WeightPart& part, const QuantizedRows& x, int64_t tokens, int64_t begin, int64_t end,
             const LinearOutput& out, uint8_t* scratch) {
-  constexpr int packed_tile_size = kTile<L::planes> < kMostPackedTile ? kTile<L::planes> : kMostPackedTile;
+  constexpr int packed_tile_size = kTokens<L::planes> < kMostPackedTile ? kTokens<L::planes> : kMostPackedTile;
   for (int64_t i = begin; i < end; i++) {
     const uint8_t* panel = part.data + i * part.panel_bytes;
     Place place{out, i * kPanelRows, part.rows};
@@ -137,7 +137,7 @@ void panels(const WeightPart& part, const QuantizedRows& x, int64_t tokens, int6
     each_group<L>(panel, x.groups, [&](int64_t g, const PackedGroup<L>& group) {
       unpack_group(group, scratch + g * Unpacked<L>::bytes);
     });
-    unpacked_tokens<L::planes, L::halves, L::minimum, kTile<L::planes>>(part, scratch, x, 0, tokens, place);
+    unpacked_tokens<L::planes, L::halves, L::minimum, kTokens<L::planes>>(part, scratch, x, 0, tokens, place);
   }
 }
 

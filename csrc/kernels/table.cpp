@@ -19,6 +19,10 @@ extern constexpr Kernels table = {
     .add = add,
     .argmax = argmax,
     .read_floats = read_floats,
+    .write_cache = write_cache,
+    .attend_chunk = attend_chunk,
+    .attend_all = attend_all,
+    .merge_chunks = merge_chunks,
 };
 
 }  // namespace qwill::QWILL_ISA
