@@ -21,7 +21,7 @@ void Weight::add(const WeightPart& part) {
 
 LinearOp::LinearOp(const Kernels& kernels, const Weight& weight, const LinearArguments& arguments)
     : kernels_(kernels), weight_(weight), arguments_(arguments), groups_(div_up(weight.columns, kGroup)) {
-  int64_t reuse = std::min(arguments.tokens, kMostTokensPerWeightByte);
+  int64_t reuse = std::clamp<int64_t>(arguments.tokens, 1, kMostTokensPerWeightByte);
   int64_t first_row = 0;
   for (const WeightPart& part : weight.parts) {
     int64_t panels = div_up(part.rows, kPanelRows);

@@ -18,6 +18,8 @@ from qwill.formats import open_checkpoint
 from qwill.hub import LocalModel, resolve
 from qwill.hub.progress import Progress
 from qwill.models.qwen3 import CausalLM
+from qwill.ops import native_ops, why_no_native_ops
+from qwill.packing import Packing
 from qwill.sampling_params import SamplingParams
 from qwill.settings import EngineSettings
 from qwill.system import available_memory, usable_cores
@@ -28,6 +30,8 @@ __all__ = ["LoadedModel", "load", "sampling_defaults"]
 
 BLOCK_SIZE = 16
 """Tokens per block of the KV cache."""
+
+KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -67,7 +71,7 @@ def load(name: str, settings: EngineSettings, progress: Progress) -> LoadedModel
     )
     config = load_config(local.path)
     device = choose_device(settings.device)
-    dtype = choose_dtype(settings.dtype, config, device)
+    numerics = choose_numerics(settings, config, device)
     _check_length(settings, config)
     default_params = sampling_defaults(load_generation_config(local.path), where=str(local.path))
     tokenizer = Tokenizer.load(local.path)
@@ -75,17 +79,24 @@ def load(name: str, settings: EngineSettings, progress: Progress) -> LoadedModel
     with open_checkpoint(local.path) as checkpoint:
         progress.start(sum(info.nbytes for info in checkpoint.tensors.values()), f"load {local.name}")
         try:
-            model = load_model(checkpoint, config, dtype=dtype, device=device, advance=progress.advance)
+            model = load_model(
+                checkpoint,
+                config,
+                dtype=numerics.activations,
+                device=device,
+                packing=numerics.packing,
+                advance=progress.advance,
+            )
         finally:
             progress.finish()
-    max_model_len, blocks = _size_cache(settings, config, dtype, device)
+    max_model_len, blocks = _size_cache(settings, config, numerics.kv_cache, device)
     shape = (config.num_layers, blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim)
     return LoadedModel(
         local=local,
         config=config,
         tokenizer=tokenizer,
         model=model,
-        kv_cache=_empty_cache(shape, dtype, device),
+        kv_cache=_empty_cache(shape, numerics.kv_cache, device),
         device=device,
         threads=threads,
         max_model_len=max_model_len,
@@ -116,11 +127,50 @@ def choose_dtype(name: str, config: ModelConfig, device: torch.device) -> torch.
     return torch.float32 if config.dtype == "float16" and device.type == "cpu" else DTYPES[config.dtype]
 
 
+@dataclass(frozen=True)
+class Numerics:
+    """The number formats a model runs in.
+
+    activations: of everything between the matrices, and of the matrices where there is no `packing`.
+    packing: what becomes of the matrices for native kernels; None runs PyTorch's.
+    """
+
+    activations: torch.dtype
+    kv_cache: torch.dtype
+    packing: Packing | None
+
+
+def choose_numerics(settings: EngineSettings, config: ModelConfig, device: torch.device) -> Numerics:
+    """Number formats as the settings ask for, or as fits the model, the device and whether native kernels run.
+
+    Raises:
+        SettingError: these settings contradict each other.
+    """
+    dtype = choose_dtype(settings.dtype, config, device)
+    native = device.type == "cpu" and native_ops() is not None and dtype is not torch.float16
+    if not native and settings.quant in ("int8", "int4"):
+        why = why_no_native_ops() or f"they do not run in {dtype} on {device}".replace("torch.", "")
+        raise SettingError(f"quant = {settings.quant} needs the native kernels: {why}", hint="use quant='none'")
+    kv_cache = KV_DTYPES.get(settings.kv_dtype, dtype)
+    if not native:
+        return Numerics(dtype, kv_cache, None)
+    quant = settings.quant
+    if quant == "auto":
+        quant = "int8" if settings.dtype == "auto" else "none"
+    keep = settings.quant in ("auto", "none") and settings.dtype == "auto"
+    if settings.kv_dtype == "auto" and quant != "none":
+        kv_cache = torch.bfloat16
+    return Numerics(torch.float32, kv_cache, Packing(dtype, quant, keep))
+
+
 def _set_threads(threads: int | None) -> int:
     """Set torch's pool, for this whole process; OMP_NUM_THREADS counts where the setting is left open."""
     if threads is not None or "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(threads or usable_cores())
-    return torch.get_num_threads()
+    native = native_ops()
+    if native is not None and threads is not None:
+        native.set_threads(threads)
+    return native.threads if native is not None else torch.get_num_threads()
 
 
 def _check_length(settings: EngineSettings, config: ModelConfig) -> None:

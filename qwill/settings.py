@@ -156,9 +156,21 @@ class EngineSettings:
 
     dtype: str = setting(
         "auto",
-        "number format of the weights and activations; auto keeps the checkpoint's (fp16 becomes fp32 on a CPU, "
-        "a quantized GGUF file becomes bf16)",
+        "number format of weights that are not quantized; auto keeps the checkpoint's (fp16 becomes fp32 on a CPU). "
+        "Activations are fp32 with native kernels, else of this format too",
         choices=("auto", "float32", "bfloat16", "float16"),
+    )
+    quant: str = setting(
+        "auto",
+        "bits of the weights: int8, int4, or none for as they are in the file; auto keeps what is quantized already and "
+        "makes int8 of the rest where native kernels run, unless a dtype is given",
+        choices=("auto", "none", "int8", "int4"),
+        aliases=("-q",),
+    )
+    kv_dtype: str = setting(
+        "auto",
+        "number format of the KV cache; auto is bfloat16, or float32 where dtype is",
+        choices=("auto", "float32", "bfloat16", "int8"),
     )
     device: str = setting("auto", "where to compute: auto, cpu, cuda, cuda:N or mps (cuda and mps are untested)")
     threads: int | None = setting(

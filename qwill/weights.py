@@ -1,14 +1,14 @@
 """From a checkpoint's tensors to the model's parameters, with strict accounting.
 
 Names and shapes are compared before anything is loaded: all that is missing, unused or of the wrong shape is reported
-in one error. Then each tensor is copied, or dequantized, into its rows of a parameter, and its pages are given back.
-Knows no text, no scheduling, no network.
+in one error. Then each parameter is filled (copied or dequantized), or packed for the native kernels, and the file's
+pages are given back. Knows no text, no scheduling, no network.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -18,11 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from qwill.checkpoint_names import EMBEDDING, GGUF_ROTARY_PERMUTED, LM_HEAD, expected_tensors, match_tensors
+from qwill.checkpoint_values import TORCH_DTYPES, half_split_order, raw_rows, row_bytes, values_of_rows
 from qwill.config import ModelConfig
 from qwill.errors import CapacityError, WeightsError
 from qwill.formats import Checkpoint, TensorInfo
-from qwill.formats.dequantize import DEQUANTIZABLE, dequantize
 from qwill.models.qwen3 import FUSED, CausalLM
+from qwill.packing import Matrix, Packing, pack_tensor, packed_nbytes
+from qwill.quantization import PackedWeight, is_sensitive
 from qwill.system import available_memory
 
 __all__ = ["Target", "load_model", "parameter_targets"]
@@ -32,8 +34,6 @@ PIECE = 1 << 22
 
 LISTED = 10
 """At most so many tensor names of a kind appear in an error."""
-
-TORCH_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -51,52 +51,125 @@ def load_model(
     *,
     dtype: torch.dtype,
     device: torch.device,
+    packing: Packing | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> CausalLM:
     """A model with all of its weights, ready to run. `advance` is told the file bytes of each tensor when it is done.
+
+    With a `packing`, matrices become `PackedWeight`s for the native kernels; all else is of `dtype`, which is fp32 then.
 
     Raises:
         WeightsError: tensors are missing, unused, of the wrong shape, or a tied lm_head differs from the embedding.
         CapacityError: there is not enough memory.
         FormatError: a tensor's data breaks its format's rules.
     """
-    found = _matching_tensors(checkpoint, config)
-    _check_memory(config, dtype, device)
-    model = _empty_model(config, dtype, device)
-    parameters = dict(model.named_parameters())
-    permuted = checkpoint.format == "gguf" and config.architecture in GGUF_ROTARY_PERMUTED
+    source = _Source(checkpoint, config, _matching_tensors(checkpoint, config), advance)
+    _check_memory(source, dtype, packing, device)
+    with torch.device("meta"):
+        model = CausalLM(config)
+    contents: dict[str, list[str]] = {}
+    for name, target in parameter_targets(config).items():
+        contents.setdefault(target.parameter, []).append(name)
 
-    def load(name: str, target: Target) -> None:
-        rows = parameters[target.parameter][target.start : target.start + target.rows]
-        rotated = permuted and re.search(r"\.self_attn\.[qk]_proj\.", name) is not None
-        for nbytes in _fill(rows, checkpoint, found[name], rotated_heads=config.head_dim if rotated else None):
-            advance(nbytes)
-        checkpoint.release(found[name].name)
+    def load(names: list[str]) -> Tensor | PackedWeight:
+        if packing is not None and len(source.found[names[0]].shape) == 2:
+            return source.packed(names, packing)
+        return source.tensor(names, dtype, device)
 
     with ThreadPoolExecutor(max_workers=2) as pool:
         try:
-            for done in [pool.submit(load, name, target) for name, target in parameter_targets(config).items()]:
-                done.result()
+            jobs = {parameter: pool.submit(load, names) for parameter, names in contents.items()}
+            for parameter, job in jobs.items():
+                _put(model, parameter, job.result())
         except BaseException:  # Ctrl-C too: the tensors that wait need not be loaded first
             pool.shutdown(cancel_futures=True)
             raise
-    if config.tie_word_embeddings and LM_HEAD in found:
-        _check_tied_copy(checkpoint, found)
-        advance(found[LM_HEAD].nbytes)
-    return model
-
-
-def _empty_model(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> CausalLM:
-    """A model whose parameters are reserved, not written. (`nn.Module.to_empty` would import sympy, which is slow.)"""
-    with torch.device("meta"):
-        model = CausalLM(config)
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            empty = torch.empty(parameter.shape, dtype=dtype, device=device)
-            setattr(module, name, nn.Parameter(empty, requires_grad=False))
     if config.tie_word_embeddings:
-        model.lm_head.weight = model.model.embed_tokens.weight
+        _put(model, LM_HEAD, model.model.embed_tokens.weight)
+        source.check_tied_copy()
     return model.eval()
+
+
+def _put(model: CausalLM, parameter: str, value: Tensor | PackedWeight) -> None:
+    """Give a parameter its value; a packed one is a plain attribute of its module."""
+    path, name = parameter.rsplit(".", 1)
+    module = model.get_submodule(path)
+    delattr(module, name)
+    plain = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
+    setattr(module, name, nn.Parameter(value, requires_grad=False) if plain else value)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A checkpoint whose tensors were found to be what the configuration asks for."""
+
+    checkpoint: Checkpoint
+    config: ModelConfig
+    found: dict[str, TensorInfo]
+    advance: Callable[[int], None]
+
+    def tensor(self, names: list[str], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """The rows of some tensors one after another, in `dtype`."""
+        rows = sum(self.found[name].shape[0] for name in names)
+        out = torch.empty((rows, *self.found[names[0]].shape[1:]), dtype=dtype, device=device)
+        start = 0
+        for name in names:
+            info = self.found[name]
+            self._fill(out[start : start + info.shape[0]], info, self._rotated_heads(name))
+            start += info.shape[0]
+            self.checkpoint.release(info.name)
+        return out
+
+    def packed(self, names: list[str], packing: Packing) -> PackedWeight:
+        """The same, as parts of a packed weight."""
+        parts = []
+        for name in names:
+            info = self.found[name]
+            matrix = Matrix(self.checkpoint, info, self._rotated_heads(name), is_sensitive(name))
+            parts.append(pack_tensor(matrix, packing, self.advance))
+            self.checkpoint.release(info.name)
+        return PackedWeight(self.found[names[0]].shape[1], tuple(parts))
+
+    def _rotated_heads(self, name: str) -> int | None:
+        """The head_dim where a tensor's rows are in GGUF's rotary order."""
+        permuted = self.checkpoint.format == "gguf" and self.config.architecture in GGUF_ROTARY_PERMUTED
+        return self.config.head_dim if permuted and re.search(r"\.self_attn\.[qk]_proj\.", name) else None
+
+    def _fill(self, rows: Tensor, info: TensorInfo, rotated_heads: int | None) -> None:
+        """Write a tensor into `rows`, some rows at a time so that temporaries stay small."""
+        step = len(rows) if rotated_heads else max(1, PIECE // max(row_bytes(info), 1))
+        for start in range(0, len(rows), step):
+            stop = min(start + step, len(rows))
+            part = rows[start:stop]
+            if rotated_heads is not None:
+                order = half_split_order(stop - start, rotated_heads)
+                part.copy_(values_of_rows(self.checkpoint, info, start, stop)[order])
+            elif TORCH_DTYPES.get(info.dtype) == rows.dtype and rows.device.type == "cpu":
+                part.view(torch.uint8).flatten().numpy()[:] = raw_rows(self.checkpoint, info, start, stop)
+            else:
+                part.copy_(values_of_rows(self.checkpoint, info, start, stop))
+            self.advance((stop - start) * row_bytes(info))
+
+    def check_tied_copy(self) -> None:
+        """A tied checkpoint may carry lm_head.weight too (Qwen3-0.6B does); then it must be the embedding."""
+        if LM_HEAD not in self.found:
+            return
+        copy, embedding = self.found[LM_HEAD], self.found[EMBEDDING]
+        pieces = (_pieces(self.checkpoint.raw(info.name)) for info in (copy, embedding))
+        same = copy.dtype == embedding.dtype and all(np.array_equal(a, b) for a, b in zip(*pieces, strict=True))
+        for info in (copy, embedding):
+            self.checkpoint.release(info.name)
+        if not same:
+            raise WeightsError(
+                "tie_word_embeddings is true, but lm_head.weight differs from the embedding",
+                where=str(self.checkpoint.path),
+                hint="one of the two is wrong: set tie_word_embeddings to false in config.json if the head is its own",
+            )
+        self.advance(copy.nbytes)
+
+
+def _pieces(raw: npt.NDArray[np.uint8], size: int = 1 << 24) -> Iterable[npt.NDArray[np.uint8]]:
+    return (raw[start : start + size] for start in range(0, len(raw), size))
 
 
 def parameter_targets(config: ModelConfig) -> dict[str, Target]:
@@ -141,68 +214,16 @@ def _listing(what: str, names: list[str]) -> str:
     return f"  {what} ({len(names)}): " + "; ".join(names[:LISTED]) + more
 
 
-def _check_memory(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
-    need = sum(int(np.prod(shape)) for shape in expected_tensors(config).values()) * dtype.itemsize
+def _check_memory(source: _Source, dtype: torch.dtype, packing: Packing | None, device: torch.device) -> None:
+    need = 0
+    for name, shape in expected_tensors(source.config).items():
+        if packing is not None and len(shape) == 2:
+            need += packed_nbytes(source.found[name], packing, sensitive=is_sensitive(name))
+        else:
+            need += int(np.prod(shape)) * dtype.itemsize
     have = available_memory()
     if device.type == "cpu" and have is not None and need > have:
         raise CapacityError(
-            f"the weights need {need / 2**30:.1f} GiB in {dtype}, and {have / 2**30:.1f} GiB of memory are available",
-            hint="use dtype='bfloat16', a smaller model, or close other programs",
+            f"the weights need {need / 2**30:.1f} GiB in memory, and {have / 2**30:.1f} GiB are available",
+            hint="use quant='int4', a smaller model, or close other programs",
         )
-
-
-def _fill(rows: Tensor, checkpoint: Checkpoint, info: TensorInfo, *, rotated_heads: int | None) -> Iterator[int]:
-    """Write a tensor into `rows`, some rows at a time so that temporaries stay small; yields the bytes read.
-
-    `rotated_heads` is the head_dim where rows are to be put back from GGUF's rotary order, else None.
-    """
-    raw = checkpoint.raw(info.name)
-    row_bytes = info.nbytes // len(rows)
-    step = max(1, PIECE // max(row_bytes, 1)) if rotated_heads is None else len(rows)
-    for start in range(0, len(rows), step):
-        piece = raw[start * row_bytes : (start + step) * row_bytes]
-        part = rows[start : start + step]
-        if rotated_heads is not None:
-            part.copy_(_half_split_rows(_values(piece, info, part.shape), rotated_heads))
-        elif TORCH_DTYPES.get(info.dtype) == rows.dtype and rows.device.type == "cpu":
-            part.view(torch.uint8).flatten().numpy()[:] = piece
-        else:
-            part.copy_(_values(piece, info, part.shape))
-        yield len(piece)
-
-
-def _values(raw: npt.NDArray[np.uint8], info: TensorInfo, shape: torch.Size) -> Tensor:
-    """Whole rows of a tensor: a copy in its own dtype, or dequantized to fp32."""
-    if info.dtype in TORCH_DTYPES:
-        copy = torch.empty(len(raw), dtype=torch.uint8)
-        copy.numpy()[:] = raw  # by way of numpy, because torch warns of read-only memory
-        return copy.view(TORCH_DTYPES[info.dtype]).view(shape)
-    if info.dtype not in DEQUANTIZABLE:
-        raise WeightsError(f"dtype {info.dtype} is not implemented", where=f"{info.file}, tensor {info.name}")
-    return torch.from_numpy(dequantize(raw, info.dtype, shape))
-
-
-def _half_split_rows(values: Tensor, head_dim: int) -> Tensor:
-    """Undo GGUF's reordering of q and k for interleaved rotary positions: rows 0 2 4 … 1 3 5 … of each head."""
-    pairs = values.view(-1, head_dim // 2, 2, *values.shape[1:])
-    return pairs.transpose(1, 2).reshape(values.shape)
-
-
-def _check_tied_copy(checkpoint: Checkpoint, found: dict[str, TensorInfo]) -> None:
-    """A tied checkpoint may carry lm_head.weight too (Qwen3-0.6B does); then it must be the embedding."""
-    copy, embedding = found[LM_HEAD], found[EMBEDDING]
-    same = copy.dtype == embedding.dtype and all(
-        np.array_equal(a, b) for a, b in zip(*(_pieces(checkpoint.raw(i.name)) for i in (copy, embedding)), strict=True)
-    )
-    for info in (copy, embedding):
-        checkpoint.release(info.name)
-    if not same:
-        raise WeightsError(
-            "tie_word_embeddings is true, but lm_head.weight differs from the embedding",
-            where=str(checkpoint.path),
-            hint="one of the two is wrong: set tie_word_embeddings to false in config.json if the head is its own",
-        )
-
-
-def _pieces(raw: npt.NDArray[np.uint8], size: int = 1 << 24) -> Iterable[npt.NDArray[np.uint8]]:
-    return (raw[start : start + size] for start in range(0, len(raw), size))

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # The reading order: a module imports only from lines above its own.
 ORDER = [
+    {"_native"},  # csrc/
     {"errors"},
     {"settings"},
     {"sampling_params", "outputs", "system"},
@@ -38,6 +39,8 @@ ORDER = [
     {"batch"},
     {"quantization"},
     {"ops"},
+    {"checkpoint_values"},
+    {"packing"},
     {"models"},
     {"weights"},
     {"runner"},

@@ -26,16 +26,16 @@ class Embedding(nn.Module):
 
 
 class Linear(nn.Module):
-    """(T, in) -> (T, out). Weight (out, in), bias (out,) or None."""
+    """(T, in) -> (T, out). Weight (out, in), a tensor or a `PackedWeight`; bias (out,) or None."""
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(out_features, in_features), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x (T, in) -> (T, out)."""
-        return ops.linear(x, self.weight, self.bias)
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """x (T, in) -> (T, out), added to `residual` (T, out) where there is one."""
+        return ops.linear(x, self.weight, self.bias, residual)
 
 
 class RMSNorm(nn.Module):
@@ -67,9 +67,8 @@ class RotaryAngles(nn.Module):
         """positions (T,) int64 -> cos (T, D), sin (T, D) in `dtype`; the second half repeats the first."""
         if self.inv_freq.device != positions.device:
             self.inv_freq = self.inv_freq.to(positions.device)
-        half = positions[:, None].float() * self.inv_freq  # (T, D // 2)
-        angles = torch.cat((half, half), dim=-1)  # (T, D)
-        return (angles.cos() * self.amplitude).to(dtype), (angles.sin() * self.amplitude).to(dtype)
+        cos, sin = ops.rotary_angles(positions, self.inv_freq, self.amplitude)  # (T, D) (T, D)
+        return cos.to(dtype), sin.to(dtype)
 
 
 def inverse_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> Tensor:

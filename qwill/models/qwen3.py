@@ -37,14 +37,14 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(D, config.rms_norm_eps) if config.qk_norm else nn.Identity()
         self.o_proj = Linear(Hq * D, config.hidden_size, bias=config.output_bias)
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], batch: Batch) -> Tensor:
-        """x (T, C), rotary cos and sin (T, D) -> (T, C)."""
+    def forward(self, x: Tensor, residual: Tensor, rotary: tuple[Tensor, Tensor], batch: Batch) -> Tensor:
+        """x (T, C), rotary cos and sin (T, D) -> residual (T, C) plus what was attended to."""
         qkv = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim))  # (T, Hq + 2*Hkv, D)
         q, k, v = qkv.split(self.heads, dim=1)  # (T, Hq, D) (T, Hkv, D) (T, Hkv, D)
         q = ops.rope(self.q_norm(q), *rotary)  # (T, Hq, D)
         k = ops.rope(self.k_norm(k), *rotary)  # (T, Hkv, D)
         out = ops.attention(q, k, v, batch, self.layer)  # (T, Hq, D)
-        return self.o_proj(out.flatten(1))  # (T, C)
+        return self.o_proj(out.flatten(1), residual)  # (T, C)
 
 
 class MLP(nn.Module):
@@ -55,11 +55,11 @@ class MLP(nn.Module):
         self.gate_up_proj = Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
         self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x (T, C) -> (T, C)."""
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        """x (T, C) -> residual (T, C) plus the feed-forward of x."""
         gate_up = self.gate_up_proj(x)  # (T, 2*F)
         hidden = ops.silu_and_mul(gate_up)  # (T, F)
-        return self.down_proj(hidden)  # (T, C)
+        return self.down_proj(hidden, residual)  # (T, C)
 
 
 class DecoderLayer(nn.Module):
@@ -74,8 +74,8 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], batch: Batch) -> Tensor:
         """x (T, C) -> (T, C)."""
-        x = x + self.self_attn(self.input_layernorm(x), rotary, batch)  # (T, C)
-        return x + self.mlp(self.post_attention_layernorm(x))  # (T, C)
+        x = self.self_attn(self.input_layernorm(x), x, rotary, batch)  # (T, C)
+        return self.mlp(self.post_attention_layernorm(x), x)  # (T, C)
 
 
 class Model(nn.Module):
@@ -112,5 +112,5 @@ class CausalLM(nn.Module):
     def forward(self, token_ids: Tensor, batch: Batch) -> Tensor:
         """token_ids (T,) int64 -> logits (R, V) of the rows that the batch asks for, in the model's dtype."""
         x = self.model(token_ids, batch)  # (T, C)
-        wanted = self.model.norm(x[batch.logits_rows])  # (R, C)
+        wanted = self.model.norm(ops.rows(x, batch.logits_rows))  # (R, C)
         return self.lm_head(wanted)  # (R, V)

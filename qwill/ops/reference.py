@@ -7,6 +7,7 @@ except the KV cache. Knows no model.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,18 +15,28 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qwill.batch import Batch, ContextSpan
+from qwill.ops.quantized import packed_linear, packed_rows
+from qwill.quantization import PackedWeight
 
 FEW_ROWS = 16
 """Up to here a linear layer is limited by reading the weight, beyond by arithmetic."""
 
 
-def embedding(token_ids: Tensor, weight: Tensor) -> Tensor:
+def embedding(token_ids: Tensor, weight: Tensor | PackedWeight) -> Tensor:
     """See `qwill.ops.embedding`."""
+    if isinstance(weight, PackedWeight):
+        return packed_rows(token_ids, weight)  # (T, C)
     return weight[token_ids]  # (T, C)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None = None, residual: Tensor | None = None
+) -> Tensor:
     """See `qwill.ops.linear`."""
+    if residual is not None:
+        return residual + linear(x, weight, bias)
+    if isinstance(weight, PackedWeight):
+        return packed_linear(x, weight, bias)
     if x.device.type != "cpu" or x.dtype == torch.float32:
         return F.linear(x, weight, bias)
     if len(x) > FEW_ROWS and not _has_fast_16_bit_gemm():
@@ -84,6 +95,18 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos[:, None] + turned * sin[:, None]  # (T, H, D)
 
 
+def norm_rope(x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor) -> Tensor:
+    """See `qwill.ops.norm_rope`."""
+    return rope(rms_norm(x, weight, eps), cos, sin)
+
+
+def rotary_angles(positions: Tensor, inv_freq: Tensor, amplitude: float) -> tuple[Tensor, Tensor]:
+    """See `qwill.ops.rotary_angles`."""
+    half = positions[:, None].float() * inv_freq  # (T, D // 2)
+    angles = torch.cat((half, half), dim=-1)  # (T, D)
+    return angles.cos() * amplitude, angles.sin() * amplitude
+
+
 def silu_and_mul(gate_up: Tensor) -> Tensor:
     """See `qwill.ops.silu_and_mul`."""
     gate, up = gate_up.chunk(2, dim=-1)  # (T, F) (T, F)
@@ -93,24 +116,59 @@ def silu_and_mul(gate_up: Tensor) -> Tensor:
 def attention(q: Tensor, k: Tensor, v: Tensor, batch: Batch, layer: int) -> Tensor:
     """See `qwill.ops.attention`."""
     if batch.kv_cache is not None:
-        keys, values = batch.kv_cache.layer(layer)  # (N, Hkv, D) (N, Hkv, D)
-        keys.index_copy_(0, batch.slot_mapping, k)
-        values.index_copy_(0, batch.slot_mapping, v)
+        keys, values = map(_Rows, batch.kv_cache.layer(layer), batch.kv_cache.scales(layer))
+        keys.write(batch.slot_mapping, k)
+        values.write(batch.slot_mapping, v)
     else:
-        keys, values = k, v  # (T, Hkv, D) (T, Hkv, D)
+        keys, values = _Rows(k), _Rows(v)
     if len(batch.spans) == 1:
         return _attend(q, keys, values, batch.spans[0])  # (T, Hq, D)
     return torch.cat([_attend(q[span.rows], keys, values, span) for span in batch.spans])
 
 
-def _attend(q: Tensor, keys: Tensor, values: Tensor, span: ContextSpan) -> Tensor:
+def rows(x: Tensor, places: Tensor) -> Tensor:
+    """See `qwill.ops.rows`."""
+    return x[places]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Keys or values by slot, (N, Hkv, D) in the cache's dtype, and the scales (N, Hkv) of int8 codes."""
+
+    rows: Tensor
+    scales: Tensor | None = None
+
+    def write(self, slots: Tensor, x: Tensor) -> None:
+        """x (T, Hkv, D) to T slots."""
+        if self.scales is not None:
+            x, scales = _to_int8(x)  # (T, Hkv, D) (T, Hkv)
+            self.scales.index_copy_(0, slots, scales)
+        self.rows.index_copy_(0, slots, x.to(self.rows.dtype))
+
+    def read(self, slots: slice | Tensor, dtype: torch.dtype) -> Tensor:
+        """The rows of some slots in the activations' dtype."""
+        if self.scales is None:
+            return self.rows[slots].to(dtype)
+        return (self.rows[slots] * self.scales[slots][..., None]).to(dtype)
+
+
+def _to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes and the scale of each row, its greatest magnitude / 127. A row with a non-finite value gets NaN."""
+    wide = x.float()
+    greatest = wide.abs().amax(-1)
+    inverse = torch.where(greatest > 1e-30, torch.full_like(greatest, 127) / greatest, 0.0)
+    codes = (wide * inverse[..., None]).round().nan_to_num(0.0)
+    return codes.to(torch.int8), torch.where(greatest.isfinite(), greatest / 127, torch.nan)
+
+
+def _attend(q: Tensor, keys: _Rows, values: _Rows, span: ContextSpan) -> Tensor:
     """One request: the last rows of a context of `span.length` tokens look back over it.
 
     The query heads that share a key-value head are laid out as extra rows of it, so keys are never repeated.
     """
     new, heads, head_dim = q.shape
-    context_keys = keys[span.slots].transpose(0, 1)  # (Hkv, N, D)
-    context_values = values[span.slots].transpose(0, 1)  # (Hkv, N, D)
+    context_keys = keys.read(span.slots, q.dtype).transpose(0, 1)  # (Hkv, N, D)
+    context_values = values.read(span.slots, q.dtype).transpose(0, 1)  # (Hkv, N, D)
     kv_heads = len(context_keys)
     grouped = q.view(new, kv_heads, -1, head_dim).permute(1, 2, 0, 3).flatten(1, 2)  # (Hkv, Hq // Hkv * T, D)
     mask = _causal_mask(new, span.length, q.device).repeat(heads // kv_heads, 1) if new > 1 else None

@@ -10,12 +10,15 @@ a weight is a small whole number, its code, times its group's scale:
 
 from __future__ import annotations
 
-from qwill.quantization.formats import FORMATS, WeightFormat
+from qwill.quantization.formats import FORMATS, GROUP, PANEL_ROWS, RUN_GROUPS, WeightFormat
 from qwill.quantization.pack import Codes, PackedPart, pack, pack_dense, unpack, unpack_dense
 from qwill.quantization.weight import PackedWeight, values_of
 
 __all__ = [
     "FORMATS",
+    "GROUP",
+    "PANEL_ROWS",
+    "RUN_GROUPS",
     "Codes",
     "PackedPart",
     "PackedWeight",
