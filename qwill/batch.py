@@ -15,6 +15,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from qwill.errors import TensorError
+
 __all__ = ["Batch", "ContextSpan", "KVCache", "NewTokens"]
 
 
@@ -22,16 +24,22 @@ __all__ = ["Batch", "ContextSpan", "KVCache", "NewTokens"]
 class KVCache:
     """Keys and values of all layers, in blocks of S tokens: both (layers, blocks, S, Hkv, D).
 
+    In int8, each row of D codes has a scale, fp32 (layers, blocks, S, Hkv): value = scale · code; otherwise none.
     Memory is reserved, not touched: the operating system gives out pages as blocks are first written.
     """
 
     keys: Tensor
     values: Tensor
+    key_scales: Tensor | None = None
+    value_scales: Tensor | None = None
 
     @classmethod
     def empty(cls, shape: tuple[int, int, int, int, int], *, dtype: torch.dtype, device: torch.device) -> KVCache:
         """An unwritten cache of `shape` = (layers, blocks, S, Hkv, D)."""
-        return cls(torch.empty(shape, dtype=dtype, device=device), torch.empty(shape, dtype=dtype, device=device))
+        rows = [torch.empty(shape, dtype=dtype, device=device) for _ in range(2)]
+        if dtype != torch.int8:
+            return cls(*rows)
+        return cls(*rows, *(torch.empty(shape[:-1], dtype=torch.float32, device=device) for _ in range(2)))
 
     @property
     def num_blocks(self) -> int:
@@ -46,6 +54,12 @@ class KVCache:
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """One layer's keys and values by slot: both (blocks * S, Hkv, D). A slot is block * S + offset."""
         return self.keys[layer].flatten(0, 1), self.values[layer].flatten(0, 1)
+
+    def scales(self, layer: int) -> tuple[Tensor | None, Tensor | None]:
+        """One layer's scales of keys and values by slot: both (blocks * S, Hkv), or None where there are none."""
+        if self.key_scales is None or self.value_scales is None:
+            return None, None
+        return self.key_scales[layer].flatten(0, 1), self.value_scales[layer].flatten(0, 1)
 
 
 @dataclass(frozen=True)
@@ -137,6 +151,28 @@ class Batch:
             for i, length in enumerate(lengths)
         )
 
+    @cached_property
+    def checked(self) -> bool:
+        """Always true: raises TensorError where the tensors contradict each other or the cache; looks only once.
+
+        Guards kernels, which follow block tables and slots without looking.
+        """
+        starts, lengths = self.query_start.long(), self.context_lens.long()
+        new = starts.diff()
+        _require(len(new) > 0 and len(new) == len(lengths) == len(self.block_tables), "not one entry for each request")
+        _require(int(starts[0]) == 0 and int(new.min()) > 0, "query_start does not rise from 0")
+        _require(int(starts[-1]) == len(self.positions), "query_start does not end at T")
+        if self.kv_cache is None:
+            _require(torch.equal(lengths, new), "context_lens without a cache is not the number of new tokens")
+            return True
+        blocks, size = self.kv_cache.num_blocks, self.kv_cache.block_size
+        _require(bool((lengths >= new).all()), "context_lens leaves out new tokens")
+        _require(int(lengths.max()) <= self.block_tables.shape[1] * size, "context_lens exceeds block_tables")
+        _require(_within(self.block_tables, blocks), f"block_tables names a block outside 0 … {blocks - 1}")
+        _require(len(self.slot_mapping) == len(self.positions), "slot_mapping is not one slot for each new token")
+        _require(_within(self.slot_mapping, blocks * size), f"slot_mapping is outside 0 … {blocks * size - 1}")
+        return True
+
     def _slots(self, request: int, length: int, rows: slice) -> slice | Tensor:
         if self.kv_cache is None:
             return rows
@@ -147,3 +183,13 @@ class Batch:
             return slice(first * size, first * size + length)
         offsets = torch.arange(size, device=blocks.device)
         return (blocks[:, None] * size + offsets).flatten()[:length].long()
+
+
+def _within(indices: Tensor, count: int) -> bool:
+    low, high = indices.aminmax()
+    return int(low) >= 0 and int(high) < count
+
+
+def _require(holds: bool, problem: str) -> None:
+    if not holds:
+        raise TensorError(problem, where="the step's Batch", hint="build it with Batch.build")

@@ -17,6 +17,7 @@
     ├── WeightsError                missing, unused or wrong-shape tensors
     ├── TokenizerError              the tokenizer's files are wrong or of an unsupported kind
     ├── TemplateError               a chat template failed or broke a limit
+    ├── TensorError                 an op was given tensors of a shape, dtype, layout or range it cannot take
     ├── ModelError                  the model computed non-finite logits
     ├── CapacityError               not enough memory for the weights or the KV cache
     └── BenchmarkError              a comparison that would not be fair, or whose results differ
@@ -115,6 +116,10 @@ class TokenizerError(QwillError):
 
 class TemplateError(QwillError):
     """A chat template failed, or broke a limit of the sandbox."""
+
+
+class TensorError(QwillError):
+    """An op was given tensors of a shape, dtype, memory layout or range of values that it cannot compute with."""
 
 
 class ModelError(QwillError):

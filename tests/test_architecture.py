@@ -35,7 +35,7 @@ ORDER = [
     {"answer"},
     {"request"},
     {"block_pool"},
-    {"batch"},
+    {"batch", "_native"},
     {"ops"},
     {"models"},
     {"weights"},

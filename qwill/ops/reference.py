@@ -7,6 +7,7 @@ except the KV cache. Knows no model.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -93,24 +94,54 @@ def silu_and_mul(gate_up: Tensor) -> Tensor:
 def attention(q: Tensor, k: Tensor, v: Tensor, batch: Batch, layer: int) -> Tensor:
     """See `qwill.ops.attention`."""
     if batch.kv_cache is not None:
-        keys, values = batch.kv_cache.layer(layer)  # (N, Hkv, D) (N, Hkv, D)
-        keys.index_copy_(0, batch.slot_mapping, k)
-        values.index_copy_(0, batch.slot_mapping, v)
+        keys, values = map(_Rows, batch.kv_cache.layer(layer), batch.kv_cache.scales(layer))
+        keys.write(batch.slot_mapping, k)
+        values.write(batch.slot_mapping, v)
     else:
-        keys, values = k, v  # (T, Hkv, D) (T, Hkv, D)
+        keys, values = _Rows(k), _Rows(v)
     if len(batch.spans) == 1:
         return _attend(q, keys, values, batch.spans[0])  # (T, Hq, D)
     return torch.cat([_attend(q[span.rows], keys, values, span) for span in batch.spans])
 
 
-def _attend(q: Tensor, keys: Tensor, values: Tensor, span: ContextSpan) -> Tensor:
+@dataclass(frozen=True)
+class _Rows:
+    """Keys or values by slot, (N, Hkv, D) in the cache's dtype, and the scales (N, Hkv) of int8 codes."""
+
+    rows: Tensor
+    scales: Tensor | None = None
+
+    def write(self, slots: Tensor, x: Tensor) -> None:
+        """x (T, Hkv, D) to T slots."""
+        if self.scales is not None:
+            x, scales = _to_int8(x)  # (T, Hkv, D) (T, Hkv)
+            self.scales.index_copy_(0, slots, scales)
+        self.rows.index_copy_(0, slots, x.to(self.rows.dtype))
+
+    def read(self, slots: slice | Tensor, dtype: torch.dtype) -> Tensor:
+        """The rows of some slots in the activations' dtype."""
+        if self.scales is None:
+            return self.rows[slots].to(dtype)
+        return (self.rows[slots] * self.scales[slots][..., None]).to(dtype)
+
+
+def _to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes and the scale of each row, its greatest magnitude / 127. A row with a non-finite value gets NaN."""
+    wide = x.float()
+    greatest = wide.abs().amax(-1)
+    inverse = torch.where(greatest > 1e-30, torch.full_like(greatest, 127) / greatest, 0.0)
+    codes = (wide * inverse[..., None]).round().nan_to_num(0.0)
+    return codes.to(torch.int8), torch.where(greatest.isfinite(), greatest / 127, torch.nan)
+
+
+def _attend(q: Tensor, keys: _Rows, values: _Rows, span: ContextSpan) -> Tensor:
     """One request: the last rows of a context of `span.length` tokens look back over it.
 
     The query heads that share a key-value head are laid out as extra rows of it, so keys are never repeated.
     """
     new, heads, head_dim = q.shape
-    context_keys = keys[span.slots].transpose(0, 1)  # (Hkv, N, D)
-    context_values = values[span.slots].transpose(0, 1)  # (Hkv, N, D)
+    context_keys = keys.read(span.slots, q.dtype).transpose(0, 1)  # (Hkv, N, D)
+    context_values = values.read(span.slots, q.dtype).transpose(0, 1)  # (Hkv, N, D)
     kv_heads = len(context_keys)
     grouped = q.view(new, kv_heads, -1, head_dim).permute(1, 2, 0, 3).flatten(1, 2)  # (Hkv, Hq // Hkv * T, D)
     mask = _causal_mask(new, span.length, q.device).repeat(heads // kv_heads, 1) if new > 1 else None
