@@ -11,42 +11,46 @@ const float* row_of(const HeadRows& x, int64_t row) {
   return x.x + row / x.heads * x.token_stride + row % x.heads * x.head_stride;
 }
 
-// Two chains of sums, so that the machine need not wait for one addition before it starts the next.
-float sum_of_squares(const float* x, int64_t size) {
-  F even = zero(), odd = zero();
+// step(i, n) for the n ≤ 16 elements from each i on. Whole steps see the constant 16, so nothing is left of their tails.
+template <class Step>
+QWILL_INLINE void by_sixteen(int64_t count, Step step) {
   int64_t i = 0;
-  for (; i + 32 <= size; i += 32) {
+  for (; i + 16 <= count; i += 16) step(i, 16);
+  if (i < count) step(i, count - i);
+}
+#define QWILL_STEP [&](int64_t i, int64_t n) __attribute__((always_inline))
+
+float sum_of_squares(const float* x, int64_t size) {
+  F even = zero(), odd = zero();  // two chains: the next addition need not wait for the one before
+  int64_t pairs = size / 32 * 32;
+  for (int64_t i = 0; i < pairs; i += 32) {
     F a = load(x + i), b = load(x + i + 16);
     even = fma(a, a, even);
     odd = fma(b, b, odd);
   }
-  for (; i < size; i += 16) {
-    F a = load_first(x + i, size - i);
+  by_sixteen(size - pairs, QWILL_STEP {
+    F a = load_first(x + pairs + i, n);
     even = fma(a, a, even);
-  }
+  });
   return reduce_add(even + odd);
 }
 
 void norm_row(const float* x, int64_t size, const Norm& norm, float* y) {
   float mean = sum_of_squares(x, size) / (float)size;
   F scale = set1(1.0f / __builtin_sqrtf(mean + norm.eps));
-  for (int64_t i = 0; i < size; i += 16) {
-    F w = load_first(norm.weight + i, size - i);
-    store_first(y + i, w * (load_first(x + i, size - i) * scale), size - i);
-  }
+  by_sixteen(size, QWILL_STEP { store_first(y + i, load_first(norm.weight + i, n) * (load_first(x + i, n) * scale), n); });
 }
 
 // Dimension i turns together with dimension i + size / 2. y may be x.
 void rope_row(const float* x, int64_t size, const float* cos, const float* sin, float* y) {
   int64_t half = size / 2;
-  for (int64_t i = 0; i < half; i += 16) {
-    int64_t n = half - i;
+  by_sixteen(half, QWILL_STEP {
     F low = load_first(x + i, n), high = load_first(x + half + i, n);
     F turned_low = low * load_first(cos + i, n) - high * load_first(sin + i, n);
     F turned_high = high * load_first(cos + half + i, n) + low * load_first(sin + half + i, n);
     store_first(y + i, turned_low, n);
     store_first(y + half + i, turned_high, n);
-  }
+  });
 }
 
 }  // namespace
@@ -73,19 +77,15 @@ void norm_rope(const HeadRows& x, const Norm& norm, const Rotary& rotary, int64_
 
 // Below -100 nothing is left of silu; `exp` stops growing there, so the gate has to as well.
 void silu_and_mul(const float* gate, const float* up, int64_t count, float* y) {
-  for (int64_t i = 0; i < count; i += 16) {
-    int64_t n = count - i;
+  by_sixteen(count, QWILL_STEP {
     F g = load_first(gate + i, n);
     F silu = max(set1(-100.0f), g) / (set1(1.0f) + exp(zero() - g));
     store_first(y + i, silu * load_first(up + i, n), n);
-  }
+  });
 }
 
 void add(const float* a, const float* b, int64_t count, float* y) {
-  for (int64_t i = 0; i < count; i += 16) {
-    int64_t n = count - i;
-    store_first(y + i, load_first(a + i, n) + load_first(b + i, n), n);
-  }
+  by_sixteen(count, QWILL_STEP { store_first(y + i, load_first(a + i, n) + load_first(b + i, n), n); });
 }
 
 // One pass keeps the greatest of each block; then only the winner's block is searched for the place.
@@ -96,13 +96,12 @@ int64_t argmax(const float* x, int64_t count) {
   int64_t first = 0;
   F nan = zero();
   for (int64_t block = 0; block < count; block += kBlock) {
-    int64_t end = block + kBlock < count ? block + kBlock : count;
     F top = set1(lowest);
-    for (int64_t i = block; i < end; i += 16) {
-      F v = load_first(x + i, end - i, lowest);
+    by_sixteen(count - block < kBlock ? count - block : kBlock, QWILL_STEP {
+      F v = load_first(x + block + i, n, lowest);
       top = max(v, top);
       nan = nan + min(set1(1.0f), max(zero(), v));  // cut to 0 … 1, but NaN where v is
-    }
+    });
     float greatest = reduce_max(top);
     if (greatest > best) best = greatest, first = block;
   }

@@ -1,4 +1,4 @@
-"""The native ops between the matrices: every instruction set, odd sizes and tails, views, NaN, and equal bits however cut.
+"""The native ops between the matrices: every instruction set, odd sizes, views, NaN, and equal bits however cut.
 
 The oracle is torch in float64, or in float32 where the operations are so few that the bits must be equal.
 """
