@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Bytes", "Floats", "half", "unpack"]
+__all__ = ["Bytes", "Floats", "Halves", "half", "unpack"]
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
+Halves = npt.NDArray[np.float16]
 
 
-def half(blocks: Bytes, at: int) -> Floats:
-    """(n, 1) float32: the fp16 at byte `at` of each block."""
-    return blocks[:, at : at + 2].copy().view("<f2").astype(np.float32)
+def half(blocks: Bytes, at: int) -> Halves:
+    """(n, 1) float16: the fp16 at byte `at` of each block."""
+    return blocks[:, at : at + 2].copy().view(np.float16)
 
 
 def unpack(packed: Bytes, run: int, bits: int) -> Bytes:

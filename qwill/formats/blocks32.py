@@ -1,6 +1,6 @@
 """GGUF's simple block formats: 32 weights with one fp16 scale, and in the `_1` kinds one fp16 minimum.
 
-Each function decodes (n, block bytes) uint8 into (n, 32) float32, written into `out`. Knows nothing of files.
+Each function decodes (n, block bytes) uint8. Knows nothing of files.
 Layouts are those of ggml's block structures; in the 4- and 5-bit kinds byte j holds weight j in its low and weight
 j + 16 in its high half.
 """
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from qwill.formats.bits import Bytes, Floats, half, unpack
+from qwill.formats.bits import Bytes, half, unpack
+from qwill.formats.decoded import Decoded
 
 __all__ = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"]
 
@@ -24,34 +25,28 @@ def _fifth_bits(bits: Bytes) -> Bytes:
     return sixteens
 
 
-def q4_0(blocks: Bytes, out: Floats) -> None:
+def q4_0(blocks: Bytes) -> Decoded:
     """scale fp16, 16 × two 4-bit q; weight = scale × (q − 8)."""
-    np.copyto(out, unpack(blocks[:, 2:], 16, 4).view(np.int8) - np.int8(8))
-    out *= half(blocks, 0)
+    return Decoded(unpack(blocks[:, 2:], 16, 4).view(np.int8) - np.int8(8), half(blocks, 0))
 
 
-def q4_1(blocks: Bytes, out: Floats) -> None:
+def q4_1(blocks: Bytes) -> Decoded:
     """scale fp16, minimum fp16, 16 × two 4-bit q; weight = scale × q + minimum."""
-    np.copyto(out, unpack(blocks[:, 4:], 16, 4))
-    out *= half(blocks, 0)
-    out += half(blocks, 2)
+    return Decoded(unpack(blocks[:, 4:], 16, 4).view(np.int8), half(blocks, 0), half(blocks, 2))
 
 
-def q5_0(blocks: Bytes, out: Floats) -> None:
+def q5_0(blocks: Bytes) -> Decoded:
     """scale fp16, 32 fifth bits, 16 × two 4-bit q; weight = scale × (q − 16)."""
     q = unpack(blocks[:, 6:], 16, 4) | _fifth_bits(blocks[:, 2:6])
-    np.copyto(out, q.view(np.int8) - np.int8(16))
-    out *= half(blocks, 0)
+    return Decoded(q.view(np.int8) - np.int8(16), half(blocks, 0))
 
 
-def q5_1(blocks: Bytes, out: Floats) -> None:
+def q5_1(blocks: Bytes) -> Decoded:
     """scale fp16, minimum fp16, 32 fifth bits, 16 × two 4-bit q; weight = scale × q + minimum."""
-    np.copyto(out, unpack(blocks[:, 8:], 16, 4) | _fifth_bits(blocks[:, 4:8]))
-    out *= half(blocks, 0)
-    out += half(blocks, 2)
+    q = unpack(blocks[:, 8:], 16, 4) | _fifth_bits(blocks[:, 4:8])
+    return Decoded(q.view(np.int8), half(blocks, 0), half(blocks, 2))
 
 
-def q8_0(blocks: Bytes, out: Floats) -> None:
+def q8_0(blocks: Bytes) -> Decoded:
     """scale fp16, 32 × int8 q; weight = scale × q."""
-    np.copyto(out, blocks[:, 2:].view(np.int8))
-    out *= half(blocks, 0)
+    return Decoded(blocks[:, 2:].view(np.int8), half(blocks, 0))

@@ -12,33 +12,36 @@ import numpy.typing as npt
 
 from qwill.errors import FormatError, UnsupportedModelError
 from qwill.formats import blocks32, blocks256
+from qwill.formats.bits import Bytes, Floats
+from qwill.formats.decoded import Decoded
 from qwill.formats.dtypes import BLOCKS, tensor_nbytes
 
-__all__ = ["BLOCKS", "DEQUANTIZABLE", "dequantize"]
+__all__ = ["BLOCKS", "BLOCK_DECODERS", "DEQUANTIZABLE", "dequantize"]
 
 _CHUNK = 2**16  # weights; their float32 are 256 KiB
 
-Decoder = Callable[[npt.NDArray[np.uint8], npt.NDArray[np.float32]], None]
+Decoder = Callable[[Bytes, Floats], None]
 
 
 def _plain(dtype: str) -> Decoder:
-    def decode(blocks: npt.NDArray[np.uint8], out: npt.NDArray[np.float32]) -> None:
+    def decode(blocks: Bytes, out: Floats) -> None:
         np.copyto(out, blocks.view(dtype))
 
     return decode
 
 
-def _bf16(blocks: npt.NDArray[np.uint8], out: npt.NDArray[np.float32]) -> None:
+def _bf16(blocks: Bytes, out: Floats) -> None:
     # A bfloat16 is the upper half of a float32.
     bits = out.view(np.uint32)
     np.copyto(bits, blocks.view("<u2"))
     np.left_shift(bits, 16, out=bits)
 
 
-_DECODERS: dict[str, Decoder] = {
-    "F32": _plain("<f4"),
-    "F16": _plain("<f2"),
-    "BF16": _bf16,
+def _quantized(decode_blocks: Callable[[Bytes], Decoded]) -> Decoder:
+    return lambda blocks, out: decode_blocks(blocks).write(out)
+
+
+BLOCK_DECODERS: dict[str, Callable[[Bytes], Decoded]] = {
     "Q4_0": blocks32.q4_0,
     "Q4_1": blocks32.q4_1,
     "Q5_0": blocks32.q5_0,
@@ -49,6 +52,14 @@ _DECODERS: dict[str, Decoder] = {
     "Q4_K": blocks256.q4_k,
     "Q5_K": blocks256.q5_k,
     "Q6_K": blocks256.q6_k,
+}
+"""Quantized type -> (n, block bytes) uint8 to n decoded blocks."""
+
+_DECODERS: dict[str, Decoder] = {
+    "F32": _plain("<f4"),
+    "F16": _plain("<f2"),
+    "BF16": _bf16,
+    **{name: _quantized(decode_blocks) for name, decode_blocks in BLOCK_DECODERS.items()},
 }
 
 DEQUANTIZABLE = frozenset(_DECODERS)

@@ -5,17 +5,20 @@ a weight is a small whole number, its code, times its group's scale:
 
     value = scale * (code - zero) + minimum
 
-`formats` names the storage formats, `pack` puts codes in the order in which kernels read them.
+`formats` names the storage formats, `pack` puts codes in the order in which kernels read them, and
+`gguf` repacks the quantized types of GGUF files without loss.
 """
 
 from __future__ import annotations
 
 from qwill.quantization.formats import FORMATS, GROUP, PANEL_ROWS, RUN_GROUPS, WeightFormat
+from qwill.quantization.gguf import GGUF_FORMATS, gguf_codes
 from qwill.quantization.pack import Codes, PackedPart, pack, pack_dense, unpack, unpack_dense
 from qwill.quantization.weight import PackedWeight, values_of
 
 __all__ = [
     "FORMATS",
+    "GGUF_FORMATS",
     "GROUP",
     "PANEL_ROWS",
     "RUN_GROUPS",
@@ -23,6 +26,7 @@ __all__ = [
     "PackedPart",
     "PackedWeight",
     "WeightFormat",
+    "gguf_codes",
     "pack",
     "pack_dense",
     "unpack",
