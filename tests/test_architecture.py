@@ -46,6 +46,7 @@ ORDER = [
     {"job"},
     {"loader"},
     {"llm"},
+    {"eval"},
     {"inspect"},
     {"bench"},
     {"cli"},
