@@ -24,7 +24,7 @@ from qwill.hub.progress import Progress, SilentProgress
 from qwill.loader import LoadedModel, load
 from qwill.settings import EngineSettings
 
-__all__ = ["measure", "windows"]
+__all__ = ["compare", "measure", "windows"]
 
 WINDOW = 512
 STEP = 64
@@ -57,7 +57,7 @@ def measure(
     token_ids = _token_ids(tested, text, settings)
     baseline = load(settings.baseline or model, _of_baseline(settings, engine, window), progress)
     _check_same_tokens(tested, baseline, token_ids, text)
-    scores, interrupted = _scores(baseline, tested, windows(token_ids, window), progress)
+    scores, interrupted = compare(baseline, tested, windows(token_ids, window), progress)
     return Quality(
         model=model,
         baseline=settings.baseline or model,
@@ -72,6 +72,33 @@ def measure(
         versions={"qwill": __version__, "torch": torch.__version__},
         **summarize(scores),
     )
+
+
+def compare(
+    baseline: LoadedModel, tested: LoadedModel, cut: Sequence[Sequence[int]], progress: Progress
+) -> tuple[list[Scores], bool]:
+    """The scores of all steps of all windows, and whether Ctrl-C came before the last one.
+
+    Raises:
+        ModelError: a model computed logits that are not finite.
+        KeyboardInterrupt: before anything was measured.
+    """
+    found: list[Scores] = []
+    count, total = 0, 0.0
+    progress.start(sum(len(window) - 1 for window in cut), "evaluate", unit="tokens")
+    try:
+        for window in cut:
+            for one in _window_scores(baseline, tested, window):
+                found.append(one)
+                count, total = count + len(one.divergence), total + one.divergence.sum().item()
+                progress.advance(len(one.divergence), f"KL {total / count:.4g}")
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        return found, True
+    finally:
+        progress.finish()
+    return found, False
 
 
 def windows(token_ids: Sequence[int], size: int) -> list[Sequence[int]]:
@@ -103,29 +130,6 @@ def _check_same_tokens(tested: LoadedModel, baseline: LoadedModel, token_ids: li
     else:
         return
     raise UsageError(problem, where=str(baseline.local.path), hint="the baseline must be the same model, unquantized")
-
-
-def _scores(
-    baseline: LoadedModel, tested: LoadedModel, cut: list[Sequence[int]], progress: Progress
-) -> tuple[list[Scores], bool]:
-    """The scores of all steps, and whether Ctrl-C came before the last one."""
-    found: list[Scores] = []
-    total = 0.0
-    progress.start(sum(len(window) - 1 for window in cut), "evaluate", unit="tokens")
-    try:
-        for window in cut:
-            for one in _window_scores(baseline, tested, window):
-                found.append(one)
-                total += one.divergence.sum().item()
-                count = sum(len(each.divergence) for each in found)
-                progress.advance(len(one.divergence), f"KL {total / count:.5f}")
-    except KeyboardInterrupt:
-        if not found:
-            raise
-        return found, True
-    finally:
-        progress.finish()
-    return found, False
 
 
 def _window_scores(baseline: LoadedModel, tested: LoadedModel, window: Sequence[int]) -> Iterator[Scores]:

@@ -35,9 +35,9 @@ def shown(quality: Quality) -> str:
 
 def test_every_number_is_there() -> None:
     text = shown(QUALITY)
-    for part in ("int4", "itself", "poem.txt: 510 of 513", "windows of 256", "4.80", "0.06250 ± 0.00300 nats"):
+    for part in ("int4", "itself", "poem.txt: 510 of 513", "windows of 256", "4.80", "0.0625 ± 0.003 nats"):
         assert part in text
-    for part in ("median 0.03000", "99th percentile 0.51000", "most 1.75000", "93.75 %", "21.5000", "20.2500"):
+    for part in ("median 0.03", "99th percentile 0.51", "most 1.75", "93.75 %", "21.5000", "20.2500"):
         assert part in text
     assert "interrupted" not in text
 
