@@ -49,6 +49,7 @@ ORDER = [
     {"job"},
     {"loader"},
     {"llm"},
+    {"eval"},
     {"inspect"},
     {"bench"},
     {"cli"},

@@ -34,6 +34,7 @@ COMMANDS = {
     "verify": "check a model's files: sizes, hashes, headers, shapes, values",
     "inspect": "show a model's structure and memory needs, without loading it",
     "doctor": "report versions, processor, memory, folders and settings",
+    "eval": "measure what quantizing a model costs in quality",
     "bench": "measure speed, and compare with transformers",
 }
 """Name -> one line of help. `qwill.cli.commands.NAME` has `register(app)`, which adds the command's functions."""

@@ -30,11 +30,13 @@ __all__ = [
     "ChatFlags",
     "CommonFlags",
     "DoctorFlags",
+    "EvalFlags",
     "InspectFlags",
     "Model",
     "Part",
     "RemoveFlags",
     "ReportFlags",
+    "ResultFlags",
     "RunFlags",
     "VerifyFlags",
     "check_given",
@@ -122,13 +124,24 @@ class VerifyFlags(ReportFlags):
 
 
 @dataclass(frozen=True)
-class BenchFlags(ReportFlags):
+class ResultFlags(ReportFlags):
+    """Flags of `bench` and `eval`, whose results are worth keeping."""
+
+    output: str | None = setting(None, "also write the result, with all details, to this JSON file", aliases=("-o",))
+
+
+@dataclass(frozen=True)
+class BenchFlags(ResultFlags):
     """Flags of `bench` alone."""
 
-    output: str | None = setting(
-        None, "also write the result, with every single run, to this JSON file", aliases=("-o",)
-    )
     chart: str | None = setting(None, "also draw the result into this .png, .svg or .pdf file")
+
+
+@dataclass(frozen=True)
+class EvalFlags(ResultFlags):
+    """Flags of `eval` alone."""
+
+    text: str | None = setting(None, "file of plain UTF-8 text to evaluate on")
 
 
 @dataclass(frozen=True)
@@ -159,7 +172,7 @@ GROUPS: dict[type[Any], Group] = {
 }
 GENERAL = Group("General", sort_key=4)
 
-FLAG_OWNERS = (*GROUPS, RunFlags, ChatFlags, RemoveFlags, InspectFlags, VerifyFlags, BenchFlags, DoctorFlags)
+FLAG_OWNERS = (*GROUPS, RunFlags, ChatFlags, RemoveFlags, InspectFlags, VerifyFlags, BenchFlags, EvalFlags, DoctorFlags)
 """Every dataclass whose fields a config file and the environment may set."""
 
 NO_REAL_BOUND = 2**20

@@ -1,4 +1,4 @@
-"""The user's folders for configuration and state. Knows nothing of what is kept in them."""
+"""The user's folders for configuration and state, and files that a command is to write. Knows no contents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from qwill.errors import UsageError
 
-__all__ = ["config_files", "make_folder", "state_folder"]
+__all__ = ["check_may_write", "config_files", "make_folder", "state_folder"]
 
 
 def config_files(environ: Mapping[str, str] = os.environ) -> list[Path]:
@@ -37,6 +37,23 @@ def make_folder(folder: Path) -> Path:
             hint="set XDG_STATE_HOME to a folder that can be written to",
         ) from error
     return folder
+
+
+def check_may_write(*names: str | None) -> None:
+    """Refuse files that cannot be written, so that nothing slow is done in vain; None stands for no file.
+
+    Raises:
+        UsageError: names the file.
+    """
+    for name in names:
+        if name and not _may_write(Path(name).absolute()):
+            raise UsageError(f"cannot write {name!r:.100}", hint="name a file in a folder that can be written to")
+
+
+def _may_write(file: Path) -> bool:
+    """Whether a file can be made here, with the folders that are missing above it."""
+    above = next(folder for folder in file.parents if folder.exists())
+    return not file.is_dir() and above.is_dir() and os.access(above, os.W_OK)
 
 
 def _folder(environ: Mapping[str, str], variable: str, below_home: str) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qwill.cli.paths import config_files, make_folder, state_folder
+from qwill.cli.paths import check_may_write, config_files, make_folder, state_folder
 from qwill.errors import UsageError
 
 
@@ -30,3 +30,15 @@ def test_a_folder_that_cannot_be_made_is_a_typed_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be made"):
         make_folder(tmp_path / "file" / "below")
+
+
+def test_files_that_can_be_written_are_fine_with_folders_that_are_yet_to_be_made(home: Path) -> None:
+    check_may_write("a.json", None, "new/folder/b.json", "")
+
+
+@pytest.mark.parametrize("name", [".", "file/below.json"])
+def test_a_file_that_cannot_be_written_is_refused_by_its_name(home: Path, name: str) -> None:
+    (home / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot write") as caught:
+        check_may_write("fine.json", name)
+    assert repr(name) in caught.value.what

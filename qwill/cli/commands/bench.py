@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from qwill.bench.compare import CompareSettings
 from qwill.bench.decode import DecodeSettings
 from qwill.cli.flags import BenchFlags, Model, flags_of, picked
 from qwill.cli.load import progress_for
+from qwill.cli.paths import check_may_write
 from qwill.cli.terminal import print_json
 from qwill.errors import UsageError
 from qwill.settings import EngineSettings
@@ -67,15 +67,7 @@ def _check_files(given: dict[str, Any]) -> None:
 
     if given.get("chart") and Path(given["chart"]).suffix not in CHART_KINDS:
         raise UsageError(f"cannot draw a chart as {given['chart']!r:.100}", hint="end it in " + ", ".join(CHART_KINDS))
-    for name in (given.get("output"), given.get("chart")):
-        if name and not _may_write(Path(name).absolute()):
-            raise UsageError(f"cannot write {name!r:.100}", hint="name a file in a folder that can be written to")
-
-
-def _may_write(file: Path) -> bool:
-    """Whether a file can be made here, with the folders that are missing above it."""
-    above = next(folder for folder in file.parents if folder.exists())
-    return not file.is_dir() and above.is_dir() and os.access(above, os.W_OK)
+    check_may_write(given.get("output"), given.get("chart"))
 
 
 def _made(given: dict[str, Any], owner: type[Any]) -> Any:
