@@ -43,6 +43,7 @@ ORDER = [
     {"packing"},
     {"models"},
     {"weights"},
+    {"replay"},
     {"runner"},
     {"sampler"},
     {"engine"},

@@ -12,6 +12,7 @@ from qwill.batch import Batch, KVCache, NewTokens
 from qwill.config import ModelConfig
 from qwill.models.qwen3 import CausalLM
 from qwill.ops import reference
+from qwill.quantization import PackedWeight, pack_dense
 from scripts.shape_comments import ShapeChecker
 
 QWILL = Path(reference.__file__).parent.parent
@@ -72,6 +73,8 @@ def test_the_shape_comments_of_the_reference_ops_are_true(checker: ShapeChecker)
     T, C, H, D, F = 11, 20, 6, 8, 14
     with checker.sizes(T=T, C=C, H=H, D=D, F=F, K=C, N=13):
         reference.embedding(torch.zeros(T, dtype=torch.int64), filled(50, C))
+        reference.embedding(torch.zeros(T, dtype=torch.int64), PackedWeight(C, (pack_dense(filled(50, C)),)))
+        reference.rotary_angles(torch.arange(T), filled(D // 2), 1.0)
         reference.linear(filled(T, C), filled(13, C), filled(13))
         reference.rms_norm(filled(T, C), filled(C), 1e-6)
         reference.rope(filled(T, H, D), filled(T, D), filled(T, D))
@@ -88,6 +91,9 @@ def run_attention(checker: ShapeChecker) -> None:
     cached = Batch.build([NewTokens(N - T, T, (0, 1, 2))], cache, CPU)
     with checker.sizes(T=T, Hq=Hq, Hkv=Hkv, D=D, S=S, N=N):
         reference.attention(q, k, v, cached, 1)
+    small = KVCache.empty((2, N // S, S, Hkv, D), dtype=torch.int8, device=CPU)
+    with checker.sizes(T=T, Hq=Hq, Hkv=Hkv, D=D, S=S, N=N):
+        reference.attention(q, k, v, Batch.build([NewTokens(N - T, T, (0, 1, 2))], small, CPU), 1)
     uncached = Batch.build([NewTokens(0, T)], None, CPU)
     with checker.sizes(may_equal=["N"], T=T, Hq=Hq, Hkv=Hkv, D=D, N=T):
         reference.attention(q, k, v, uncached, 1)

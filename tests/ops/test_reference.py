@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, apply_rotary_pos_emb
 
-from qwill import ops
 from qwill.batch import Batch, KVCache, NewTokens
+from qwill.ops import reference as ops
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
