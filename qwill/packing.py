@@ -95,7 +95,7 @@ def _pack_rows(matrix: Matrix, packing: Packing, start: int, stop: int) -> Packe
     order = None if matrix.rotated_heads is None else half_split_order(stop - start, matrix.rotated_heads)
     if packing.keep and info.dtype in GGUF_FORMATS:
         codes, format = gguf_codes(raw_rows(matrix.checkpoint, info, start, stop), info.dtype, stop - start, columns)
-        return pack(codes if order is None else codes.rows(order), format)
+        return pack(codes if order is None else codes.reordered(order), format)
     values = values_of_rows(matrix.checkpoint, info, start, stop)
     if order is not None:
         values = values[order]
