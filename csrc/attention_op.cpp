@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kWrittenTokensPerTask = 16;
 constexpr int64_t kFewRows = 32;     // up to here, tokens × query heads of a key-value head, reading the cache is the work
-constexpr int64_t kRowsPerTask = 64;  // beyond, each widened tile of keys serves this many
+constexpr int64_t kRowsPerTask = 96;  // beyond, each widened tile of keys serves this many
 constexpr int64_t kWantedTasks = 32;  // of the requests that are cut by chunks, so that threads end together
 
 }  // namespace
