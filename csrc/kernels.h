@@ -59,7 +59,7 @@ constexpr int64_t linear_scratch_bytes(int64_t columns) {
 
 // --- attention ---
 
-constexpr int64_t kChunk = 256;     // keys of a context that are weighed together, by absolute position
+constexpr int64_t kChunk = 128;     // keys of a context that are weighed together, by absolute position
 constexpr int64_t kTile = 32;       // keys that are widened to float at a time
 constexpr int64_t kRecordHead = 16; // floats before the values of a record
 
