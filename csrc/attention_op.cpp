@@ -6,9 +6,12 @@ namespace qwill {
 namespace {
 
 constexpr int64_t kWrittenTokensPerTask = 16;
-constexpr int64_t kFewRows = 32;     // up to here, tokens × query heads of a key-value head, reading the cache is the work
-constexpr int64_t kRowsPerTask = 64;  // beyond, each widened tile of keys serves this many
-constexpr int64_t kWantedTasks = 32;  // of the requests that are cut by chunks, so that threads end together
+// Up to so many rows (tokens × query heads of a key-value head), reading the cache is the work, and chunks share it.
+constexpr int64_t kFewRows = 32;
+constexpr int64_t kRowsPerTask = 120;  // beyond, each widened tile of keys serves this many
+// Tasks that the chunks make, for threads to end together. Where there are fewer chunks the heads are shared out too,
+// which reads memory in shorter runs.
+constexpr int64_t kWantedTasks = 8;
 
 }  // namespace
 
@@ -30,8 +33,8 @@ void AttentionOp::plan() {
   most_rows_ = records_ = 0;
   int64_t chunks = 0;
   for (const Request& request : requests_) chunks += request.chunks;
-  int64_t heads = arguments_.heads.kv_heads;
-  int64_t heads_per_task = std::clamp<int64_t>(heads * chunks / kWantedTasks, 1, heads);
+  int64_t heads_per_task = 0;
+  if (chunks) heads_per_task = div_up(arguments_.heads.kv_heads, div_up(kWantedTasks, chunks));
   for (int64_t i = 0; i < arguments_.requests; i++) {
     if (requests_[i].chunks) cut_by_chunks(i, heads_per_task);
     else cut_by_tokens(i);

@@ -79,7 +79,7 @@ struct Rotary {
 
 // --- attention ---
 
-constexpr int64_t kChunk = 256;     // keys of a context that are weighed together, by absolute position
+constexpr int64_t kChunk = 128;     // keys of a context that are weighed together, by absolute position
 constexpr int64_t kTile = 32;       // keys that are widened to float at a time
 constexpr int64_t kRecordHead = 16; // floats before the values of a record
 
@@ -121,7 +121,8 @@ constexpr int64_t attention_chunks(int64_t context) { return (context + kChunk -
 // Memory of attend_chunk and attend_all for a share of `rows` = tokens · query heads.
 constexpr int64_t attention_scratch_bytes(int64_t rows, int64_t head_dim) {
   int64_t width = attention_width(head_dim), record = attention_record(head_dim);
-  return kChunk * (int64_t)sizeof(int64_t) + (kTile * width + rows * (width + kChunk + 2 * record)) * (int64_t)sizeof(float);
+  int64_t indices = 2 * kChunk + kTile, floats = 2 * kChunk + kTile * width + rows * (width + kChunk + 2 * record);
+  return indices * (int64_t)sizeof(int64_t) + floats * (int64_t)sizeof(float);
 }
 
 struct Kernels {

@@ -1,110 +1,46 @@
-// Grouped-query attention over a paged cache, and the writing of that cache.
+// Grouped-query attention over a paged cache.
 //
 // A context is cut by absolute position into chunks of kChunk keys. A query's scores over one chunk are computed, made
 // into weights e^(score - greatest), and the chunk's values summed with them, key after key; chunks are then merged in
 // order. Which queries, heads and chunks are computed together changes none of these operations, so a query's result
-// is the same bits in decode, in prefill, and however either is cut. No key beyond a query's own position is touched.
+// is the same bits in decode, in prefill, and however either is cut. Only keys up to a query's own position count.
 //
-// Keys and values are widened to float a tile at a time, which all queries of the tile then use from the nearest cache.
-// Rows of a share stand head after key-value head, then token after token, then the query heads that share it.
-#include "isa.h"
+// A few query rows read the cache as it is. For many, keys and values are first widened to float, a tile at a time that
+// stays in the nearest cache; widening is exact, so the bits are the same.
+// Rows of a share stand key-value head after head, then token after token, then the query heads that share it.
+#include "attention_rows.h"
 
 namespace qwill::QWILL_ISA {
 namespace {
-
-// Queries × keys, and queries × vectors of values, whose sums stay in registers.
-#if defined(QWILL_AVX512)
-constexpr int kQueries = 4, kKeys = 4, kVectors = 4;
-#elif defined(QWILL_AVX2)
-constexpr int kQueries = 3, kKeys = 2, kVectors = 2;
-#else
-constexpr int kQueries = 1, kKeys = 1, kVectors = 1;
-#endif
 
 constexpr float kLowest = -__builtin_inff();
 
 QWILL_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 QWILL_INLINE int64_t greatest(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// --- the cache ---
-
-QWILL_INLINE F widen(const float* p) { return load(p); }
-QWILL_INLINE F widen(const uint16_t* p) { return load_bf16(p); }
-QWILL_INLINE F widen(const int8_t* p) { return load_i8(p); }
-
-template <class T>
-QWILL_INLINE void widen_row(const T* row, F scale, int64_t head_dim, float* out) {
-  int64_t d = 0;
-  for (; d + 16 <= head_dim; d += 16) store(out + d, widen(row + d) * scale);
-  if (d == head_dim) return;
-  T last[16] = {};
-  for (int64_t i = 0; d + i < head_dim; i++) last[i] = row[d + i];
-  store(out + d, widen(last) * scale);
-}
-
-// Slots of one head to float, `width` apart; what is needed after them is asked for on the way.
-template <class T>
-void widen_tile(const CacheRows& rows, const int64_t* slots, int64_t count, int64_t soon, int64_t head,
-                const AttentionHeads& heads, float* out) {
-  const T* data = (const T*)rows.data + head * heads.head_dim;
-  int64_t width = attention_width(heads.head_dim), row_bytes = heads.head_dim * (int64_t)sizeof(T);
-  for (int64_t i = 0; i < count; i++) {
-    if (i + kTile < soon) {
-      const char* next = (const char*)(data + slots[i + kTile] * rows.stride);
-      for (int64_t byte = 0; byte < row_bytes; byte += 64) prefetch(next + byte);
-    }
-    float scale = rows.scales ? rows.scales[slots[i] * heads.kv_heads + head] : 1.0f;
-    widen_row(data + slots[i] * rows.stride, set1(scale), heads.head_dim, out + i * width);
-  }
-}
-
-void widen_tile(const CacheRows& rows, const int64_t* slots, int64_t count, int64_t soon, int64_t head,
-                const AttentionHeads& heads, float* out) {
-  switch (rows.type) {
-    case CacheType::float32: return widen_tile<float>(rows, slots, count, soon, head, heads, out);
-    case CacheType::bfloat16: return widen_tile<uint16_t>(rows, slots, count, soon, head, heads, out);
-    case CacheType::int8: return widen_tile<int8_t>(rows, slots, count, soon, head, heads, out);
-  }
-}
-
-void store_bf16_row(const float* from, int64_t count, uint16_t* to) {
-  for (int64_t i = 0; i < count; i++) to[i] = float_to_bf16(from[i]);
-}
-
-// value = scale · code. A row with a non-finite value gets the scale NaN.
-float store_int8_row(const float* from, int64_t count, int8_t* to) {
-  F most = zero(), finite = zero();
-  for (int64_t d = 0; d < count; d += 16) {
-    F x = load_first(from + d, count - d);
-    most = max(most, abs(x));
-    finite = fma(x, zero(), finite);
-  }
-  float bound = reduce_max(most), inverse = bound > 1e-30f ? 127.0f / bound : 0.0f;
-  for (int64_t d = 0; d < count; d += 16) {
-    int8_t codes[16];
-    store_i8(codes, to_int(load_first(from + d, count - d) * set1(inverse)));
-    for (int64_t i = 0; i < 16 && d + i < count; i++) to[d + i] = codes[i];
-  }
-  return bound / 127.0f + reduce_add(finite);
-}
-
-// --- one chunk ---
-
 struct Scratch {
-  float* q;        // (rows, width): queries, scaled, padded with zeros
-  float* scores;   // (rows, kChunk): scores, then weights
-  float* tile;     // (kTile, width)
-  float* results;  // (rows, record)
-  float* merged;   // (rows, record)
-  int64_t* slots;  // (kChunk)
+  int64_t* slots;         // (kChunk): of the chunk's keys
+  int64_t* offsets;       // (kChunk): where they lie, filled up to whole kKeys
+  int64_t* tile_offsets;  // (kTile): where they lie in `tile`
+  float* scales;          // (2, kChunk): of int8 keys, then values
+  float* tile;            // (kTile, width)
+  float* q;               // (rows, width): queries, scaled, padded with zeros
+  float* scores;          // (rows, kChunk): scores, then weights
+  float* results;         // (rows, record)
+  float* merged;          // (rows, record)
+
   Scratch(uint8_t* memory, int64_t rows, int64_t head_dim) {
     int64_t width = attention_width(head_dim), record = attention_record(head_dim);
     slots = (int64_t*)memory;
-    tile = (float*)(slots + kChunk);
+    offsets = slots + kChunk;
+    tile_offsets = offsets + kChunk;
+    scales = (float*)(tile_offsets + kTile);
+    tile = scales + 2 * kChunk;
     q = tile + kTile * width;
     scores = q + rows * width;
     results = scores + rows * kChunk;
     merged = results + rows * record;
+    for (int64_t j = 0; j < kTile; j++) tile_offsets[j] = j * width;
   }
 };
 
@@ -114,7 +50,17 @@ struct Keys {
   int64_t count;
 };
 
+QWILL_INLINE int64_t heads_of(const AttentionShare& s) { return s.head_end - s.head_begin; }
 QWILL_INLINE int64_t rows_per_head(const AttentionShare& s) { return s.tokens * s.heads.per_kv; }
+
+// Keys that are looked at head after head: few where there are many heads, so that memory is read in order.
+QWILL_INLINE int64_t tile_keys(const AttentionShare& s) {
+  return greatest(kKeys, kTile / heads_of(s) / kKeys * kKeys);
+}
+
+QWILL_INLINE bool is_read_as_it_is(const AttentionShare& s) {
+  return rows_per_head(s) <= 2 * kQueries && s.heads.head_dim % 16 == 0;
+}
 
 // How many of the chunk's keys a row (of any head) sees.
 QWILL_INLINE int64_t seen(const AttentionShare& s, const Keys& keys, int64_t row) {
@@ -126,101 +72,186 @@ QWILL_INLINE int64_t first_row(const AttentionShare& s, int64_t position) {
   return greatest(0, position - s.position) * s.heads.per_kv;
 }
 
-template <int Q, int K>
-QWILL_INLINE void dot_products(const float* q, const float* keys, int64_t width, float* scores) {
-  F sum[Q][K];
-  for (int i = 0; i < Q; i++)
-    for (int j = 0; j < K; j++) sum[i][j] = zero();
-  for (int64_t d = 0; d < width; d += 16) {
-    F key[K];
-    for (int j = 0; j < K; j++) key[j] = load(keys + j * width + d);
-    for (int i = 0; i < Q; i++) {
-      F query = load(q + i * width + d);
-      for (int j = 0; j < K; j++) sum[i][j] = fma(query, key[j], sum[i][j]);
+// --- keys and values ---
+
+void find_slots(const AttentionShare& s, const Keys& keys, int64_t* slots) {
+  for (int64_t j = 0; j < keys.count && !s.blocks; j++) slots[j] = keys.begin + j;
+  if (!s.blocks) return;
+  int64_t block = keys.begin / s.block_size, offset = keys.begin % s.block_size;
+  for (int64_t j = 0; j < keys.count; block++, offset = 0)
+    for (; offset < s.block_size && j < keys.count; offset++, j++) slots[j] = s.blocks[block] * s.block_size + offset;
+}
+
+// Filled up with the last one: its score is computed again, and not looked at.
+void find_offsets(const int64_t* slots, int64_t count, int64_t stride, int64_t* offsets) {
+  for (int64_t j = 0; j < count; j++) offsets[j] = slots[j] * stride;
+  for (int64_t j = count; j % kKeys; j++) offsets[j] = offsets[count - 1];
+}
+
+const float* find_scales(const CacheRows& rows, const AttentionShare& s, const Scratch& m, int64_t count, int64_t head,
+                         float* scales) {
+  if (!rows.scales) return nullptr;
+  for (int64_t j = 0; j < count; j++) scales[j] = rows.scales[m.slots[j] * s.heads.kv_heads + head];
+  return scales;
+}
+
+// Asks for the next `rows` of a tile that is needed soon, in the order in which they lie in memory: slot after slot,
+// with all heads of each. The machine's own look-ahead recognizes that.
+template <class T>
+struct Ahead {
+  const T* data;
+  const int64_t* offsets;
+  int64_t slots, heads, head_dim;
+  int64_t slot = 0, head = 0;
+
+  void ask_for(int64_t rows) {
+    for (; rows > 0 && slot < slots; rows--) {
+      const char* row = (const char*)(data + offsets[slot] + head * head_dim);
+      for (int64_t byte = 0; byte < head_dim * (int64_t)sizeof(T); byte += 64) prefetch(row + byte);
+      if (++head == heads) head = 0, slot++;
     }
   }
-  for (int i = 0; i < Q; i++)
-    for (int j = 0; j < K; j++) scores[i * kChunk + j] = reduce_add(sum[i][j]);
+};
+
+template <class T>
+void widen_rows(Rows<T> rows, int64_t count, int64_t head_dim, float* out) {
+  for (int64_t j = 0; j < count; j++) {
+    const T* row = rows.data + rows.offsets[j];
+    int64_t d = 0;
+    for (; d + 16 <= head_dim; d += 16, out += 16) store(out, widen(row + d));
+    if (d == head_dim) continue;
+    T last[16] = {};
+    for (int64_t i = 0; d + i < head_dim; i++) last[i] = row[d + i];
+    store(out, widen(last));
+    out += 16;
+  }
 }
 
-template <int Q>
-void score_rows(const float* q, const float* keys, int64_t count, int64_t width, float* scores) {
-  int64_t j = 0;
-  for (; j + kKeys <= count; j += kKeys) dot_products<Q, kKeys>(q, keys + j * width, width, scores + j);
-  for (; j < count; j++) dot_products<Q, 1>(q, keys + j * width, width, scores + j);
+// Calls use(rows, tile, count, head) for every tile of the chunk, head by head.
+template <class T, class Use>
+QWILL_INLINE void for_each_tile(const AttentionShare& s, const Keys& keys, const CacheRows& rows, const Scratch& m,
+                                Use use) {
+  int64_t step = tile_keys(s), head_dim = s.heads.head_dim;
+  find_offsets(m.slots, keys.count, rows.stride, m.offsets);
+  const T* data = (const T*)rows.data + s.head_begin * head_dim;
+  bool as_it_is = is_read_as_it_is(s);
+  for (int64_t tile = 0; tile < keys.count; tile += step) {
+    int64_t count = least(keys.count - tile, step), whole = (count + kKeys - 1) / kKeys * kKeys;
+    const int64_t* offsets = m.offsets + tile;
+    Ahead<T> ahead{data, offsets + step, least(keys.count - tile - step, step), heads_of(s), head_dim};
+    for (int64_t h = 0; h < heads_of(s); h++) {
+      Rows<T> read{data + h * head_dim, offsets};
+      ahead.ask_for(step);
+      if (as_it_is) {
+        use(read, tile, count, h);
+      } else {
+        widen_rows(read, whole, head_dim, m.tile);
+        use(Rows<float>{m.tile, m.tile_offsets}, tile, count, h);
+      }
+    }
+  }
 }
 
-void score_tile(const float* q, int64_t rows, const float* keys, int64_t count, int64_t width, float* scores) {
+// Calls use(T{}) with the type of the cache's elements.
+template <class Use>
+QWILL_INLINE void with_type(CacheType type, Use use) {
+  switch (type) {
+    case CacheType::float32: return use(float{});
+    case CacheType::bfloat16: return use(uint16_t{});
+    case CacheType::int8: return use(int8_t{});
+  }
+}
+
+// --- one chunk ---
+
+template <class T>
+void score_tile(const float* q, int64_t rows, Rows<T> keys, int64_t count, int64_t width, float* scores) {
   int64_t r = 0;
-  for (; r + kQueries <= rows; r += kQueries) score_rows<kQueries>(q + r * width, keys, count, width, scores + r * kChunk);
+  for (; r + kQueries <= rows; r += kQueries)
+    score_rows<kQueries>(q + r * width, keys, count, width, scores + r * kChunk);
   for (; r + 2 <= rows; r += 2) score_rows<2>(q + r * width, keys, count, width, scores + r * kChunk);
   for (; r < rows; r++) score_rows<1>(q + r * width, keys, count, width, scores + r * kChunk);
 }
 
-// Scores become weights; the greatest score and the weights' sum go to the row's record, whose values start at zero.
-void soften_row(float* scores, int64_t count, int64_t width, float* record) {
+void score_chunk(const AttentionShare& s, const Keys& keys, const Scratch& m) {
+  int64_t width = attention_width(s.heads.head_dim), rows = rows_per_head(s);
+  with_type(s.keys.type, [&](auto type) {
+    for_each_tile<decltype(type)>(s, keys, s.keys, m, [&](auto tile_rows, int64_t tile, int64_t count, int64_t h) {
+      int64_t row = first_row(s, keys.begin + tile), r = h * rows + row;
+      score_tile(m.q + r * width, rows - row, tile_rows, count, width, m.scores + r * kChunk + tile);
+    });
+  });
+}
+
+void multiply(float* x, const float* by, int64_t count) {
+  for (int64_t j = 0; j < count; j += 16)
+    store_first(x + j, load_first(x + j, count - j) * load_first(by + j, count - j), count - j);
+}
+
+// Scores become weights; the greatest score and the weights' sum go to the row's record.
+void soften_row(float* scores, int64_t count, float* record) {
   F most = set1(kLowest), sum = zero();
   for (int64_t j = 0; j < count; j += 16) most = max(most, load_first(scores + j, count - j, kLowest));
   float bound = reduce_max(most);
   for (int64_t j = 0; j < count; j += 16) {
-    F weight = exp(load_first(scores + j, count - j) - set1(bound));
-    store_first(scores + j, weight, count - j);
+    store_first(scores + j, exp(load_first(scores + j, count - j) - set1(bound)), count - j);
     sum = sum + load_first(scores + j, count - j);
   }
   record[0] = bound;
   record[1] = reduce_add(sum);
-  for (int64_t d = 0; d < width; d += 16) store(record + kRecordHead + d, zero());
 }
 
-template <int Q, int W>
-QWILL_INLINE void add_values(const float* weights, const float* values, int64_t count, int64_t width, float* sums) {
-  int64_t record = width + kRecordHead;
-  F sum[Q][W];
-  for (int i = 0; i < Q; i++)
-    for (int w = 0; w < W; w++) sum[i][w] = load(sums + i * record + 16 * w);
-  for (int64_t j = 0; j < count; j++) {
-    F value[W];
-    for (int w = 0; w < W; w++) value[w] = load(values + j * width + 16 * w);
-    for (int i = 0; i < Q; i++) {
-      F weight = set1(weights[i * kChunk + j]);
-      for (int w = 0; w < W; w++) sum[i][w] = fma(weight, value[w], sum[i][w]);
+// Codes were multiplied as they are; their scales belong to the scores, and to the weights of the values.
+void soften_chunk(const AttentionShare& s, const Keys& keys, const Scratch& m, float* records) {
+  int64_t record = attention_record(s.heads.head_dim), rows = rows_per_head(s);
+  for (int64_t h = 0; h < heads_of(s); h++) {
+    const float* key_scales = find_scales(s.keys, s, m, keys.count, s.head_begin + h, m.scales);
+    const float* value_scales = find_scales(s.values, s, m, keys.count, s.head_begin + h, m.scales + kChunk);
+    for (int64_t row = first_row(s, keys.begin); row < rows; row++) {
+      float *scores = m.scores + (h * rows + row) * kChunk, *out = records + (h * rows + row) * record;
+      int64_t count = seen(s, keys, row);
+      if (key_scales) multiply(scores, key_scales, count);
+      soften_row(scores, count, out);
+      if (value_scales) multiply(scores, value_scales, count);
+      for (int64_t d = kRecordHead; d < record; d += 16) store(out + d, zero());
     }
   }
-  for (int i = 0; i < Q; i++)
-    for (int w = 0; w < W; w++) store(sums + i * record + 16 * w, sum[i][w]);
 }
 
-template <int Q>
-void add_rows(const float* weights, const float* values, int64_t count, int64_t width, float* sums) {
-  int64_t d = 0;
-  for (; d + 16 * kVectors <= width; d += 16 * kVectors)
-    add_values<Q, kVectors>(weights, values + d, count, width, sums + d);
-  for (; d < width; d += 16) add_values<Q, 1>(weights, values + d, count, width, sums + d);
-}
-
-// Q neighbouring rows: the keys that all of them see together, then each row's own.
-template <int Q>
-void add_neighbours(const AttentionShare& s, const Keys& keys, int64_t row, int64_t tile, const Scratch& scratch,
-                    float* weights, float* sums) {
+// Q neighbouring rows: the values that all of them see together, then each row's own.
+template <int Q, class T>
+void add_neighbours(const AttentionShare& s, const Keys& keys, int64_t row, int64_t tile, int64_t count, Rows<T> values,
+                    const float* weights, float* sums) {
   int64_t width = attention_width(s.heads.head_dim);
-  int64_t common = least(seen(s, keys, row) - tile, kTile);
-  add_rows<Q>(weights + tile, scratch.tile, common, width, sums);
+  int64_t common = least(seen(s, keys, row) - tile, count);
+  add_rows<Q>(weights, values, common, width, sums);
   for (int i = 1; i < Q; i++) {
-    int64_t more = least(seen(s, keys, row + i) - tile, kTile) - common;
-    if (more > 0)
-      add_rows<1>(weights + i * kChunk + tile + common, scratch.tile + common * width, more, width,
-                  sums + i * (width + kRecordHead));
+    int64_t more = least(seen(s, keys, row + i) - tile, count) - common;
+    Rows<T> own{values.data, values.offsets + common};
+    if (more > 0) add_rows<1>(weights + i * kChunk + common, own, more, width, sums + i * (width + kRecordHead));
   }
 }
 
-void add_tile(const AttentionShare& s, const Keys& keys, int64_t tile, const Scratch& scratch, float* weights,
-              float* records) {
+template <class T>
+void add_tile(const AttentionShare& s, const Keys& keys, int64_t tile, int64_t count, Rows<T> values,
+              const float* weights, float* records) {
   int64_t rows = rows_per_head(s), record = attention_record(s.heads.head_dim), r = first_row(s, keys.begin + tile);
   float* sums = records + kRecordHead;
+  weights += tile;
   for (; r + kQueries <= rows; r += kQueries)
-    add_neighbours<kQueries>(s, keys, r, tile, scratch, weights + r * kChunk, sums + r * record);
-  for (; r + 2 <= rows; r += 2) add_neighbours<2>(s, keys, r, tile, scratch, weights + r * kChunk, sums + r * record);
-  for (; r < rows; r++) add_neighbours<1>(s, keys, r, tile, scratch, weights + r * kChunk, sums + r * record);
+    add_neighbours<kQueries>(s, keys, r, tile, count, values, weights + r * kChunk, sums + r * record);
+  for (; r + 2 <= rows; r += 2)
+    add_neighbours<2>(s, keys, r, tile, count, values, weights + r * kChunk, sums + r * record);
+  for (; r < rows; r++) add_neighbours<1>(s, keys, r, tile, count, values, weights + r * kChunk, sums + r * record);
+}
+
+void add_chunk(const AttentionShare& s, const Keys& keys, const Scratch& m, float* records) {
+  int64_t record = attention_record(s.heads.head_dim), rows = rows_per_head(s);
+  with_type(s.values.type, [&](auto type) {
+    for_each_tile<decltype(type)>(s, keys, s.values, m, [&](auto tile_rows, int64_t tile, int64_t count, int64_t h) {
+      add_tile(s, keys, tile, count, tile_rows, m.scores + h * rows * kChunk, records + h * rows * record);
+    });
+  });
 }
 
 void scale_queries(const AttentionShare& s, float* out) {
@@ -234,47 +265,24 @@ void scale_queries(const AttentionShare& s, float* out) {
       }
 }
 
-void find_slots(const AttentionShare& s, const Keys& keys, int64_t* slots) {
-  for (int64_t i = 0; i < keys.count; i++) {
-    int64_t position = keys.begin + i;
-    slots[i] = s.blocks ? s.blocks[position / s.block_size] * s.block_size + position % s.block_size : position;
-  }
-}
-
 // One chunk for rows whose queries are scaled already. Rows that see none of it are left out.
-void attend(const AttentionShare& s, int64_t chunk, const Scratch& scratch, float* records) {
-  int64_t width = attention_width(s.heads.head_dim), record = attention_record(s.heads.head_dim);
-  int64_t rows = rows_per_head(s), heads = s.head_end - s.head_begin;
+void attend(const AttentionShare& s, int64_t chunk, const Scratch& m, float* records) {
   Keys keys{chunk * kChunk, least(s.position + s.tokens - chunk * kChunk, kChunk)};
-  find_slots(s, keys, scratch.slots);
-  for (int64_t tile = 0; tile < keys.count; tile += kTile)
-    for (int64_t h = 0; h < heads; h++) {
-      int64_t count = least(keys.count - tile, kTile), row = first_row(s, keys.begin + tile), r = h * rows + row;
-      widen_tile(s.keys, scratch.slots + tile, count, keys.count - tile, s.head_begin + h, s.heads, scratch.tile);
-      score_tile(scratch.q + r * width, rows - row, scratch.tile, count, width, scratch.scores + r * kChunk + tile);
-    }
-  for (int64_t h = 0; h < heads; h++)
-    for (int64_t row = first_row(s, keys.begin); row < rows; row++) {
-      int64_t r = h * rows + row;
-      soften_row(scratch.scores + r * kChunk, seen(s, keys, row), width, records + r * record);
-    }
-  for (int64_t tile = 0; tile < keys.count; tile += kTile)
-    for (int64_t h = 0; h < heads; h++) {
-      int64_t count = least(keys.count - tile, kTile), r = h * rows;
-      widen_tile(s.values, scratch.slots + tile, count, keys.count - tile, s.head_begin + h, s.heads, scratch.tile);
-      add_tile(s, keys, tile, scratch, scratch.scores + r * kChunk, records + r * record);
-    }
+  find_slots(s, keys, m.slots);
+  score_chunk(s, keys, m);
+  soften_chunk(s, keys, m, records);
+  add_chunk(s, keys, m, records);
 }
 
 // --- all chunks ---
 
-// Both get the greater of the two greatest scores, and are added.
+// Both are brought to the greater of the two greatest scores, and added.
 void merge_row(float* merged, const float* record, int64_t width) {
   float bound = merged[0] > record[0] ? merged[0] : record[0];
   F old = exp(set1(merged[0] - bound)), fresh = exp(set1(record[0] - bound));
-  merged[0] = bound;
   float sums[16];
   store(sums, fma(set1(merged[1]), old, set1(record[1]) * fresh));
+  merged[0] = bound;
   merged[1] = sums[0];
   for (int64_t d = kRecordHead; d < kRecordHead + width; d += 16)
     store(merged + d, fma(load(merged + d), old, load(record + d) * fresh));
@@ -287,29 +295,15 @@ void finish_row(const float* merged, int64_t head_dim, float* out) {
 
 }  // namespace
 
-void write_cache(const float* x, int64_t x_stride, const int64_t* slots, int64_t begin, int64_t end,
-                 const AttentionHeads& heads, const CacheRows& rows) {
-  for (int64_t token = begin; token < end; token++)
-    for (int64_t head = 0; head < heads.kv_heads; head++) {
-      int64_t count = heads.head_dim, at = slots[token] * rows.stride + head * count;
-      const float* from = x + token * x_stride + head * count;
-      if (rows.type == CacheType::bfloat16) store_bf16_row(from, count, (uint16_t*)rows.data + at);
-      else if (rows.type == CacheType::int8)
-        rows.scales[slots[token] * heads.kv_heads + head] = store_int8_row(from, count, (int8_t*)rows.data + at);
-      else
-        for (int64_t d = 0; d < count; d++) ((float*)rows.data)[at + d] = from[d];
-    }
-}
-
-void attend_chunk(const AttentionShare& share, int64_t chunk, float* records, uint8_t* scratch) {
-  Scratch memory(scratch, rows_per_head(share) * (share.head_end - share.head_begin), share.heads.head_dim);
-  scale_queries(share, memory.q);
-  attend(share, chunk, memory, records);
+void attend_chunk(const AttentionShare& s, int64_t chunk, float* records, uint8_t* scratch) {
+  Scratch memory(scratch, rows_per_head(s) * heads_of(s), s.heads.head_dim);
+  scale_queries(s, memory.q);
+  attend(s, chunk, memory, records);
 }
 
 void attend_all(const AttentionShare& s, float* out, int64_t out_stride, uint8_t* scratch) {
   int64_t head_dim = s.heads.head_dim, width = attention_width(head_dim), record = attention_record(head_dim);
-  int64_t rows = rows_per_head(s), heads = s.head_end - s.head_begin, chunks = attention_chunks(s.position + s.tokens);
+  int64_t rows = rows_per_head(s), heads = heads_of(s), chunks = attention_chunks(s.position + s.tokens);
   Scratch memory(scratch, rows * heads, head_dim);
   scale_queries(s, memory.q);
   attend(s, 0, memory, memory.merged);

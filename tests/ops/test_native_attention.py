@@ -124,7 +124,7 @@ def scattered(count: int, *, of: int, seed: int = 0) -> list[int]:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", CACHES[1:], ids=str)
-@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 31, 32, 33, 255, 256, 257, 288, 511, 513, 769])
+@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 31, 32, 33, 127, 128, 129, 160, 255, 256, 257, 513])
 def test_decode_and_prefill_equal_the_formula(isa: str, dtype: torch.dtype, length: int) -> None:
     c = context(length, (4, 2), 24, table=scattered(-(-length // 16), of=64), seed=length)
     cache = empty_cache(64, 16, c, dtype)
@@ -175,7 +175,7 @@ def test_without_a_cache_each_request_sees_its_own_rows(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     starts=st.lists(st.integers(0, 600), min_size=1, max_size=3),
     new=st.lists(st.integers(1, 70), min_size=3, max_size=3),
@@ -207,10 +207,10 @@ def test_random_steps_equal_the_formula(
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", CACHES[1:], ids=str)
 def test_a_result_is_the_same_bits_however_the_prompt_is_cut(isa: str, dtype: torch.dtype) -> None:
-    c = context(275, (4, 2), 40, table=range(18))
-    whole = step(Engine.of(isa), empty_cache(18, 16, c, dtype), [(c, 0, 275)])[0]
-    for part in (1, 2, 3, 5, 7, 16, 60, 256):
-        assert torch.equal(by_parts(Engine.of(isa), empty_cache(18, 16, c, dtype), c, part), whole), part
+    c = context(150, (4, 2), 48, table=range(10))
+    whole = step(Engine.of(isa), empty_cache(10, 16, c, dtype), [(c, 0, 150)])[0]
+    for part in (1, 2, 3, 5, 7, 16, 60, 128):
+        assert torch.equal(by_parts(Engine.of(isa), empty_cache(10, 16, c, dtype), c, part), whole), part
 
 
 @pytest.mark.parametrize("isa", ISAS)
