@@ -10,6 +10,8 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -20,8 +22,10 @@
 namespace qwill {
 namespace {
 
+constexpr int kMostThreads = 1024;
 constexpr int kSpinsBeforeSleep = 4000;   // about 50 µs: longer than Python needs between two ops of a step
-constexpr int kSpinsBeforeYield = 400;    // while others finish their tasks of a phase
+constexpr int kSpinsBeforeYield = 400;   // while others finish their tasks of a phase
+constexpr int kYieldsBeforeSleep = 50;
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -64,6 +68,11 @@ struct alignas(64) Progress {
   std::atomic<Progress*> next{nullptr};
 };
 
+struct Plan {
+  size_t steps = 0;
+  bool worth_waking = false;  // somewhere there is more than one task
+};
+
 std::atomic<unsigned> forks{0};
 
 void run_alone(std::span<Op* const> ops) {
@@ -78,8 +87,8 @@ void run_alone(std::span<Op* const> ops) {
 }  // namespace
 
 struct Pool::State {
-  const unsigned born;  // the number of forks before it
-  std::mutex busy;      // held by the caller whose ops run
+  const unsigned born;             // the number of forks before it
+  std::atomic<bool> busy{false};  // a caller's ops run
   Progress first;       // a list that grows and never shrinks: late workers may still look
   std::deque<Progress> rest;
   std::atomic<uint64_t> run{0};
@@ -89,23 +98,28 @@ struct Pool::State {
   std::deque<Buffer> own_buffers;
 
   std::mutex sleep;
-  std::condition_variable wake;
-  std::atomic<int> sleepers{0};
+  std::condition_variable wake, step_done;
+  std::atomic<int> sleepers{0}, waiters{0};  // threads that sleep until there is work, until a step is done
   std::atomic<bool> stop{false};
   std::vector<std::thread> workers;
 
   State(int threads, unsigned forks);
   ~State();
   Progress* after(Progress& step);
-  size_t prepare(std::span<Op* const> ops, uint64_t number);
+  Plan prepare(std::span<Op* const> ops, uint64_t number);
   bool finish(Progress& step, uint64_t number, size_t thread);
+  bool wait(Progress& step, uint64_t tag);
   void serve(size_t thread);
   uint64_t next_run(uint64_t seen);
 };
 
 Pool::State::State(int threads, unsigned forks)
     : born(forks), own(static_cast<size_t>(threads)), own_buffers(static_cast<size_t>(threads)) {
-  for (size_t i = 1; i < own.size(); i++) workers.emplace_back([this, i] { serve(i); });
+  try {
+    for (size_t i = 1; i < own.size(); i++) workers.emplace_back([this, i] { serve(i); });
+  } catch (const std::system_error&) {
+    // The process may have no more threads. Those that there are do the work.
+  }
 }
 
 Pool::State::~State() {
@@ -122,26 +136,27 @@ Progress* Pool::State::after(Progress& step) {
   return step.next.load();
 }
 
-// Lays out a run and returns its number of steps. `taken` is written first: from then on no late worker can take a
-// task of the step.
-size_t Pool::State::prepare(std::span<Op* const> ops, uint64_t number) {
-  size_t count = 0;
+// Lays out a run. `taken` is written first: from then on no late worker can take a task of the step.
+Plan Pool::State::prepare(std::span<Op* const> ops, uint64_t number) {
+  Plan plan;
   int64_t shared_bytes = 0, own_bytes = 0;
   Progress* step = &first;
   for (Op* op : ops) {
     shared_bytes = std::max(shared_bytes, op->shared_bytes());
     own_bytes = std::max(own_bytes, op->own_bytes());
-    for (int phase = 0; phase < op->phases(); phase++, count++, step = after(*step)) {
+    for (int phase = 0; phase < op->phases(); phase++, plan.steps++, step = after(*step)) {
+      int64_t tasks = op->tasks(phase);
+      plan.worth_waking |= tasks > 1;
       step->taken.store(number << 32);
       step->done.store(number << 32);
-      step->tasks.store(static_cast<uint64_t>(op->tasks(phase)));
+      step->tasks.store(static_cast<uint64_t>(tasks));
       step->op = op;
       step->phase = phase;
     }
   }
   shared = shared_buffer.at_least(shared_bytes);
   for (size_t i = 0; i < own.size(); i++) own[i] = own_buffers[i].at_least(own_bytes);
-  return count;
+  return plan;
 }
 
 // Takes tasks of a step while there are any, then waits until all are done. False: this is another run's by now.
@@ -149,20 +164,38 @@ bool Pool::State::finish(Progress& step, uint64_t number, size_t thread) {
   uint64_t tag = number & 0xffffffff, taken = step.taken.load();
   for (;;) {
     if (taken >> 32 != tag) return false;
-    uint64_t task = taken & 0xffffffff;
-    if (task >= step.tasks.load()) break;
+    uint64_t task = taken & 0xffffffff, tasks = step.tasks.load();
+    if (task >= tasks) break;
     if (!step.taken.compare_exchange_weak(taken, taken + 1)) continue;
     step.op->run(step.phase, static_cast<int64_t>(task), {shared, own[thread]});
-    step.done.fetch_add(1);
+    bool last = (step.done.fetch_add(1) & 0xffffffff) + 1 == tasks;
+    if (last && waiters.load() > 0) {
+      std::lock_guard guard(sleep);
+      step_done.notify_all();
+    }
     taken = step.taken.load();
   }
-  for (int spins = 0;; spins++) {
+  return wait(step, tag);
+}
+
+// Sleeping is for the case that whoever has the last task lost its core to another process: the system then gives it
+// the core on which we would have waited.
+bool Pool::State::wait(Progress& step, uint64_t tag) {
+  auto over = [&] {
     uint64_t done = step.done.load();
-    if (done >> 32 != tag) return false;
-    if ((done & 0xffffffff) == step.tasks.load()) return true;
+    return done >> 32 != tag || (done & 0xffffffff) == step.tasks.load();
+  };
+  for (int spins = 0; !over(); spins++) {
     if (spins < kSpinsBeforeYield) pause_briefly();
-    else std::this_thread::yield();
+    else if (spins < kSpinsBeforeYield + kYieldsBeforeSleep) std::this_thread::yield();
+    else {
+      std::unique_lock lock(sleep);
+      waiters.fetch_add(1);
+      step_done.wait(lock, over);
+      waiters.fetch_sub(1);
+    }
   }
+  return step.done.load() >> 32 == tag;
 }
 
 void Pool::State::serve(size_t thread) {
@@ -187,6 +220,7 @@ uint64_t Pool::State::next_run(uint64_t seen) {
 }
 
 Pool::Pool(int threads) : threads_(threads) {
+  if (threads < 1 || threads > kMostThreads) throw std::invalid_argument("a pool has 1 … 1024 threads");
   static std::once_flag once;
   std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); }); });
 }
@@ -208,18 +242,21 @@ Pool::~Pool() {
 }
 
 void Pool::run(std::span<Op* const> ops) {
-  if (threads_ == 1) return run_alone(ops);
   State& state = this->state();
-  std::unique_lock lock(state.busy, std::try_to_lock);
-  if (!lock) return run_alone(ops);
+  if (state.busy.exchange(true)) return run_alone(ops);
+  struct Release {
+    std::atomic<bool>& busy;
+    ~Release() { busy.store(false); }
+  } release{state.busy};
   uint64_t number = state.run.load() + 1;
-  size_t steps = state.prepare(ops, number);
+  Plan plan = state.prepare(ops, number);
   state.run.store(number);
-  if (state.sleepers.load() > 0) {
+  if (plan.worth_waking && state.sleepers.load() > 0) {
     std::lock_guard guard(state.sleep);
     state.wake.notify_all();
   }
-  for (Progress* step = &state.first; steps > 0; steps--, step = step->next.load()) state.finish(*step, number, 0);
+  Progress* step = &state.first;
+  for (size_t i = 0; i < plan.steps; i++, step = step->next.load()) state.finish(*step, number, 0);
 }
 
 }  // namespace qwill

@@ -19,6 +19,7 @@ UNTESTED: dict[str, str] = {
 """Source file -> why no test file has its name."""
 
 WHOLE_PROJECT: dict[str, str] = {
+    "tests/csrc/test_kernels.py": "builds and runs the C++ tests of csrc/",
     "tests/test_architecture.py": "imports, light modules and banned calls of all files",
     "tests/test_docs.py": "the documentation runs",
     "tests/test_glossary.py": "one word for one thing, in all files",
