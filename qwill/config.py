@@ -16,6 +16,7 @@ from typing import Any
 from qwill.errors import ConfigError, ModelNotFoundError, UnsupportedModelError
 from qwill.formats import TensorInfo, open_checkpoint
 from qwill.formats.folder import allowed_file
+from qwill.formats.packed import QUANTS, quantization_config
 
 __all__ = [
     "ModelConfig",
@@ -216,7 +217,7 @@ def config_from_json(path: Path) -> ModelConfig:
 
 def _refuse_unimplemented(get: _Fields) -> None:
     get.refuse("hidden_act", ["silu"])
-    get.refuse("quantization_config", [{}])
+    get.refuse("quantization_config", [{}, *map(quantization_config, QUANTS)])
     get.refuse("use_sliding_window", [False])
     get.refuse("pretraining_tp", [1])
     get.refuse("partial_rotary_factor", [1, 1.0])

@@ -25,6 +25,7 @@ from qwill.quantization import (
     quantize_weight,
     quantized_format,
 )
+from qwill.quantized_checkpoint import stored_part
 
 __all__ = ["Matrix", "Packing", "pack_tensor", "packed_nbytes"]
 
@@ -66,6 +67,8 @@ def packed_nbytes(info: TensorInfo, packing: Packing, *, sensitive: bool) -> int
 
 
 def _format(info: TensorInfo, packing: Packing, *, sensitive: bool) -> WeightFormat:
+    if info.dtype in FORMATS:
+        return FORMATS[info.dtype]
     if packing.keep and info.dtype in GGUF_FORMATS:
         return GGUF_FORMATS[info.dtype]
     if packing.quant != "none":
@@ -79,6 +82,9 @@ def pack_tensor(matrix: Matrix, packing: Packing, advance: Callable[[int], None]
     Raises:
         FormatError, WeightsError: the tensor's data or type cannot be read.
     """
+    if matrix.info.dtype in FORMATS:  # packed already: used where it lies
+        advance(matrix.info.nbytes)
+        return stored_part(matrix.info)
     rows, columns = matrix.info.shape
     step = rows if matrix.rotated_heads else max(PIECE // columns // PANEL_ROWS, 1) * PANEL_ROWS
     pieces = []

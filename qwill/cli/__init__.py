@@ -32,6 +32,7 @@ COMMANDS = {
     "list": "list the models on this machine",
     "rm": "delete a model from this machine",
     "verify": "check a model's files: sizes, hashes, headers, shapes, values",
+    "quantize": "make a folder of a model in 4 or 8 bits, which loads at once",
     "inspect": "show a model's structure and memory needs, without loading it",
     "doctor": "report versions, processor, memory, folders and settings",
     "eval": "measure what quantizing a model costs in quality",

@@ -34,6 +34,7 @@ __all__ = [
     "InspectFlags",
     "Model",
     "Part",
+    "QuantizeFlags",
     "RemoveFlags",
     "ReportFlags",
     "ResultFlags",
@@ -145,6 +146,13 @@ class EvalFlags(ResultFlags):
 
 
 @dataclass(frozen=True)
+class QuantizeFlags(ReportFlags):
+    """Flags of `quantize` alone."""
+
+    force: bool = setting(False, "replace a model that has the new folder's name")
+
+
+@dataclass(frozen=True)
 class DoctorFlags(ReportFlags):
     """Flags of `doctor` alone."""
 
@@ -172,7 +180,10 @@ GROUPS: dict[type[Any], Group] = {
 }
 GENERAL = Group("General", sort_key=4)
 
-FLAG_OWNERS = (*GROUPS, RunFlags, ChatFlags, RemoveFlags, InspectFlags, VerifyFlags, BenchFlags, EvalFlags, DoctorFlags)
+FLAG_OWNERS = (
+    *(*GROUPS, RunFlags, ChatFlags, RemoveFlags, InspectFlags, VerifyFlags, BenchFlags, EvalFlags, QuantizeFlags),
+    DoctorFlags,
+)
 """Every dataclass whose fields a config file and the environment may set."""
 
 NO_REAL_BOUND = 2**20

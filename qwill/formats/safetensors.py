@@ -19,6 +19,7 @@ from qwill.formats.bounded import Cursor
 from qwill.formats.bounded_json import parse_object
 from qwill.formats.checkpoint import Checkpoint, MappedFile, TensorInfo
 from qwill.formats.dtypes import MAX_DIMS, SAFETENSORS_TYPES, tensor_nbytes
+from qwill.formats.packed import with_packed
 
 __all__ = ["read_header", "read_safetensors"]
 
@@ -32,6 +33,7 @@ def read_safetensors(path: Path) -> Checkpoint:
     Raises:
         ModelNotFoundError: when there is no such file.
         FormatError: names the tensor, or the offset, of what breaks the format's rules.
+        UnsupportedModelError: weights are packed in a way that this qwill does not know.
     """
     file = MappedFile(path)
     try:
@@ -46,7 +48,7 @@ def read_header(file: MappedFile) -> tuple[dict[str, TensorInfo], dict[str, str]
     """The tensors, in the order of their data, and the `__metadata__` of a file.
 
     Raises:
-        FormatError: as `read_safetensors`.
+        FormatError, UnsupportedModelError: as `read_safetensors`.
     """
     cursor = Cursor(file.map, file=str(file.path))
     size = cursor.limit(cursor.u64("the header's length"), MAX_HEADER_BYTES, "the header's length")
@@ -58,6 +60,7 @@ def read_header(file: MappedFile) -> tuple[dict[str, TensorInfo], dict[str, str]
     tensors = _tensors(header, file.path, cursor.position)
     tensors.sort(key=lambda t: (t.offset, t.nbytes))
     _check_cover(tensors, cursor)
+    tensors = with_packed(tensors, metadata, str(file.path))
     return {info.name: info for info in tensors}, metadata
 
 

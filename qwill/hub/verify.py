@@ -239,9 +239,14 @@ def _pieces(size: int, tensors: Iterable[TensorInfo]) -> Iterator[tuple[int, int
     position = 0
     for info in tensors:
         yield from _cut(position, info.offset, 1, None)
-        yield from _cut(info.offset, info.offset + info.nbytes, BLOCKS[info.dtype][1], info)
+        yield from _cut(info.offset, info.offset + info.nbytes, _unit(info.dtype), info)
         position = info.offset + info.nbytes
     yield from _cut(position, size, 1, None)
+
+
+def _unit(dtype: str) -> int:
+    """Bytes that are looked at together; packed weights are not looked at."""
+    return BLOCKS[dtype][1] if dtype in BLOCKS else 1
 
 
 def _cut(start: int, end: int, unit: int, info: TensorInfo | None) -> Iterator[tuple[int, int, TensorInfo | None]]:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["native_ops", "ops_for", "ops_for_weight", "why_no_native_ops"]
 
-BUILD_HINT = "install a C++20 compiler (Debian: apt-get install g++), then `pip install --force-reinstall --no-deps qwill`"
+BUILD_HINT = (
+    "install a C++20 compiler (Debian: apt-get install g++), then `pip install --force-reinstall --no-deps qwill`"
+)
 
 
 def ops_for(tensor: Tensor) -> Any:

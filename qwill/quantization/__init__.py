@@ -11,7 +11,7 @@ a weight is a small whole number, its code, times its group's scale:
 
 from __future__ import annotations
 
-from qwill.quantization.formats import FORMATS, GROUP, PANEL_ROWS, RUN_GROUPS, WeightFormat
+from qwill.formats.weight_formats import FORMATS, GROUP, PANEL_ROWS, RUN_GROUPS, WeightFormat
 from qwill.quantization.gguf import GGUF_FORMATS, gguf_codes
 from qwill.quantization.int4 import quantize_int4
 from qwill.quantization.int8 import quantize_int8

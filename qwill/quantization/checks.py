@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qwill.errors import WeightsError
-from qwill.quantization.formats import GROUP, groups_of
+from qwill.formats.weight_formats import GROUP, groups_of
 
 __all__ = ["check_finite", "check_matrix", "grouped_pieces"]
 

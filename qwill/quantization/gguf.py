@@ -19,7 +19,7 @@ from qwill.errors import FormatError, UnsupportedModelError
 from qwill.formats.decoded import Decoded
 from qwill.formats.dequantize import BLOCK_DECODERS
 from qwill.formats.dtypes import BLOCKS, tensor_nbytes
-from qwill.quantization.formats import FORMATS, WeightFormat
+from qwill.formats.weight_formats import FORMATS, WeightFormat
 from qwill.quantization.pack import Codes
 
 __all__ = ["GGUF_FORMATS", "gguf_codes"]

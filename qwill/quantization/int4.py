@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qwill.formats.weight_formats import FORMATS, GROUP, RUN_GROUPS
 from qwill.quantization.checks import check_finite, check_matrix, grouped_pieces
-from qwill.quantization.formats import FORMATS, GROUP, RUN_GROUPS
 from qwill.quantization.pack import Codes
 
 __all__ = ["quantize_int4"]
@@ -53,7 +53,7 @@ def quantize_int4(weight: Tensor) -> Codes:
         if not room:  # the first piece is the largest
             room = [torch.empty(groups.numel()) for _ in range(3)]
         of_piece = [each[: groups.numel()].view(GROUP, -1) for each in room]
-        _quantize_rows(groups, codes.rows(start, start + len(groups)), *of_piece)
+        _quantize_rows(groups, codes.rows(slice(start, start + len(groups))), *of_piece)
     return codes
 
 

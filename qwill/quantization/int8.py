@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from qwill.formats.weight_formats import FORMATS
 from qwill.quantization.checks import check_finite, check_matrix, grouped_pieces
-from qwill.quantization.formats import FORMATS
 from qwill.quantization.pack import Codes
 
 __all__ = ["quantize_int8"]
@@ -31,7 +31,7 @@ def quantize_int8(weight: Tensor) -> Codes:
     format = FORMATS["int8"]
     codes = Codes.empty(rows, columns, format)
     for start, groups in grouped_pieces(weight, PIECE):
-        part = codes.rows(start, start + len(groups))
+        part = codes.rows(slice(start, start + len(groups)))
         scales = (groups.abs().amax(2) / LARGEST).half()  # (rows, G)
         check_finite(scales)
         part.scales.copy_(scales)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from qwill.errors import WeightsError
-from qwill.quantization.formats import FORMATS, GROUP, PANEL_ROWS, RUN_GROUPS, WeightFormat, groups_of, runs_of
+from qwill.formats.weight_formats import FORMATS, GROUP, PANEL_ROWS, RUN_GROUPS, WeightFormat, groups_of, runs_of
 
 __all__ = ["Codes", "PackedPart", "pack", "pack_dense", "unpack", "unpack_dense"]
 

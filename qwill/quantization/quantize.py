@@ -10,16 +10,14 @@ import torch
 from torch import Tensor
 
 from qwill.errors import WeightsError
+from qwill.formats.packed import QUANTS
+from qwill.formats.weight_formats import FORMATS, PANEL_ROWS, WeightFormat
 from qwill.quantization.checks import check_matrix
-from qwill.quantization.formats import FORMATS, PANEL_ROWS, WeightFormat
 from qwill.quantization.int4 import quantize_int4
 from qwill.quantization.int8 import quantize_int8
 from qwill.quantization.pack import PackedPart, pack
 
 __all__ = ["QUANTS", "is_sensitive", "quantize_weight", "quantized_format"]
-
-QUANTS = ("int4", "int8")
-"""What a model can be quantized to."""
 
 PIECE = 1 << 22
 """Weights whose codes are held at a time before they are packed."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qwill.quantization.formats import GROUP, PANEL_ROWS, RUN_GROUPS, WeightFormat
+from qwill.formats.weight_formats import GROUP, PANEL_ROWS, RUN_GROUPS, WeightFormat
 from qwill.quantization.pack import Codes, PackedPart, unpack, unpack_dense
 
 __all__ = ["PackedWeight", "values_of"]

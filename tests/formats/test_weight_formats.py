@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qwill.quantization import FORMATS
+from qwill.formats.weight_formats import FORMATS
 
 BITS_PER_WEIGHT = {
     "float32": 32,
