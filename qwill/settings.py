@@ -165,7 +165,6 @@ class EngineSettings:
         "bits of the weights: int8, int4, or none for as they are in the file; auto keeps what is quantized already and "
         "makes int8 of the rest where native kernels run, unless a dtype is given",
         choices=("auto", "none", "int8", "int4"),
-        aliases=("-q",),
     )
     kv_dtype: str = setting(
         "auto",

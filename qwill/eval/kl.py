@@ -61,7 +61,7 @@ def measure(
     return Quality(
         model=model,
         baseline=settings.baseline or model,
-        settings={"quant": engine.quant, "dtype": engine.dtype, "threads": tested.threads},
+        settings={"quant": engine.quant, "dtype": engine.dtype, "kv_dtype": engine.kv_dtype, "threads": tested.threads},
         size=model_size(tested.model),
         baseline_size=model_size(baseline.model),
         text=text.name,
@@ -110,7 +110,7 @@ def windows(token_ids: Sequence[int], size: int) -> list[Sequence[int]]:
 def _of_baseline(settings: KLSettings, engine: EngineSettings, window: int) -> EngineSettings:
     """A baseline of another name has revisions of its own, so that the model's is not asked for there."""
     revision = None if settings.baseline else engine.revision
-    return replace(engine, quant="none", dtype="float32", revision=revision, max_model_len=window)
+    return replace(engine, quant="none", dtype="float32", kv_dtype="float32", revision=revision, max_model_len=window)
 
 
 def _token_ids(tested: LoadedModel, text: EvalText, settings: KLSettings) -> list[int]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 EXIT_INTERRUPTED = 130
-COMPUTING = Part(EngineSettings, ("quant", "dtype", "device", "threads", "max_model_len", *FETCHING.names))
+COMPUTING = Part(EngineSettings, ("quant", "dtype", "kv_dtype", "device", "threads", "max_model_len", *FETCHING.names))
 
 if TYPE_CHECKING:
     Flags = dict[str, Any]
