@@ -10,6 +10,8 @@ from torch import Tensor
 from qwill.errors import WeightsError
 from qwill.formats import Checkpoint, TensorInfo
 from qwill.formats.dequantize import DEQUANTIZABLE, dequantize
+from qwill.quantization import FORMATS, unpacked_rows
+from qwill.quantized_checkpoint import stored_part
 
 __all__ = ["TORCH_DTYPES", "half_split_order", "raw_rows", "row_bytes", "values_of_rows"]
 
@@ -35,6 +37,8 @@ def values_of_rows(checkpoint: Checkpoint, info: TensorInfo, start: int, stop: i
         WeightsError: the type is not implemented.
         FormatError: the data break the type's rules.
     """
+    if info.dtype in FORMATS:
+        return unpacked_rows(stored_part(info), info.shape[1], start, stop)
     raw, shape = raw_rows(checkpoint, info, start, stop), (stop - start, *info.shape[1:])
     if info.dtype in TORCH_DTYPES:
         copy = torch.empty(len(raw), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""From a checkpoint's matrix to packed rows: GGUF's quantized types as they are, floats as they are or quantized.
+"""From a checkpoint's matrix to packed rows: quantized types as they are, floats as they are or quantized.
 
 Rows are read, converted and packed some at a time, so that a table of 150,000 rows needs little memory besides its own.
 Knows no model: which matrices there are, and where they go, is `weights`' business.
@@ -29,6 +29,9 @@ from qwill.quantized_checkpoint import stored_part
 
 __all__ = ["Matrix", "Packing", "pack_tensor", "packed_nbytes"]
 
+KEPT_FORMATS = {**GGUF_FORMATS, **FORMATS}
+"""Type of a tensor that is quantized already -> the format that holds it without loss."""
+
 PIECE = 1 << 22
 """Weights that are converted at a time."""
 
@@ -39,7 +42,7 @@ class Packing:
 
     dense: bfloat16 or float32, for weights that are not quantized.
     quant: "none", "int8" or "int4".
-    keep: whether GGUF's quantized types are repacked as they are, whatever `quant` says.
+    keep: whether matrices that are quantized in the file stay as they are, whatever `quant` says.
     """
 
     dense: torch.dtype
@@ -69,8 +72,8 @@ def packed_nbytes(info: TensorInfo, packing: Packing, *, sensitive: bool) -> int
 def _format(info: TensorInfo, packing: Packing, *, sensitive: bool) -> WeightFormat:
     if info.dtype in FORMATS:
         return FORMATS[info.dtype]
-    if packing.keep and info.dtype in GGUF_FORMATS:
-        return GGUF_FORMATS[info.dtype]
+    if packing.keep and info.dtype in KEPT_FORMATS:
+        return KEPT_FORMATS[info.dtype]
     if packing.quant != "none":
         return quantized_format(packing.quant, sensitive=sensitive)
     return FORMATS[str(packing.dense).removeprefix("torch.")]
@@ -86,6 +89,9 @@ def pack_tensor(matrix: Matrix, packing: Packing, advance: Callable[[int], None]
         advance(matrix.info.nbytes)
         return stored_part(matrix.info)
     rows, columns = matrix.info.shape
+    if packing.keep and matrix.info.dtype in FORMATS:
+        advance(matrix.info.nbytes)
+        return stored_part(matrix.info)
     step = rows if matrix.rotated_heads else max(PIECE // columns // PANEL_ROWS, 1) * PANEL_ROWS
     pieces = []
     for start in range(0, rows, step):
@@ -101,7 +107,7 @@ def _pack_rows(matrix: Matrix, packing: Packing, start: int, stop: int) -> Packe
     order = None if matrix.rotated_heads is None else half_split_order(stop - start, matrix.rotated_heads)
     if packing.keep and info.dtype in GGUF_FORMATS:
         codes, format = gguf_codes(raw_rows(matrix.checkpoint, info, start, stop), info.dtype, stop - start, columns)
-        return pack(codes if order is None else codes.reordered(order), format)
+        return pack(codes if order is None else codes.rows(order), format)
     values = values_of_rows(matrix.checkpoint, info, start, stop)
     if order is not None:
         values = values[order]

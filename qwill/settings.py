@@ -162,8 +162,8 @@ class EngineSettings:
     )
     quant: str = setting(
         "auto",
-        "bits of the weights: int8, int4, or none for as they are in the file; auto keeps what is quantized already and "
-        "makes int8 of the rest where native kernels run, unless a dtype is given",
+        "bits of the weights: int8, int4, or none for as they are in the file; auto keeps what is quantized already "
+        "and makes int8 of the rest where native kernels run, unless a dtype is given",
         choices=("auto", "none", "int8", "int4"),
     )
     kv_dtype: str = setting(

@@ -56,7 +56,7 @@ def load_model(
 ) -> CausalLM:
     """A model with all of its weights, ready to run. `advance` is told the file bytes of each tensor when it is done.
 
-    With a `packing`, matrices become `PackedWeight`s for the native kernels; all else is of `dtype`, which is fp32 then.
+    With a `packing`, matrices become `PackedWeight`s for the native kernels; all else is of `dtype`, fp32 then.
 
     Raises:
         WeightsError: tensors are missing, unused, of the wrong shape, or a tied lm_head differs from the embedding.

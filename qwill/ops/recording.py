@@ -20,7 +20,7 @@ ALIGNMENT = 64
 
 
 class Recording:
-    """A program and its memory. Results that are no longer held when the program is recorded give theirs to later ones."""
+    """A program and its memory. What results no longer held need is given to later ones."""
 
     def __init__(self, program: Any) -> None:
         self.program = program

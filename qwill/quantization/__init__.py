@@ -17,7 +17,7 @@ from qwill.quantization.int4 import quantize_int4
 from qwill.quantization.int8 import quantize_int8
 from qwill.quantization.pack import Codes, PackedPart, pack, pack_dense, unpack, unpack_dense
 from qwill.quantization.quantize import QUANTS, is_sensitive, quantize_weight, quantized_format
-from qwill.quantization.weight import PackedWeight, values_of
+from qwill.quantization.weight import PackedWeight, unpacked_rows, values_of
 
 __all__ = [
     "FORMATS",
@@ -40,5 +40,6 @@ __all__ = [
     "quantized_format",
     "unpack",
     "unpack_dense",
+    "unpacked_rows",
     "values_of",
 ]

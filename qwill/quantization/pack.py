@@ -6,7 +6,7 @@ at a time, so that temporaries stay in the processor's cache. Knows nothing of h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -61,17 +61,10 @@ class Codes:
             torch.empty(supers, dtype=torch.float16) if both else None,
         )
 
-    def rows(self, start: int, stop: int) -> Codes:
-        """Some rows: views of these."""
-        return self._of_each(lambda part: part[start:stop])
-
-    def reordered(self, order: Tensor) -> Codes:
-        """A copy whose row i is row order[i] of this."""
-        return self._of_each(lambda part: part[order])
-
-    def _of_each(self, choose: Callable[[Tensor], Tensor]) -> Codes:
+    def rows(self, which: slice | Tensor) -> Codes:
+        """Some rows, by a slice (views of these) or by their places (copies)."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: choose(part) for name, part in parts.items() if part is not None})
+        return replace(self, **{name: part[which] for name, part in parts.items() if part is not None})
 
 
 @dataclass(frozen=True)
@@ -98,7 +91,7 @@ def pack(codes: Codes, format: WeightFormat) -> PackedPart:
     rows, columns = codes.codes.shape
     data = torch.empty(format.nbytes(rows, columns), dtype=torch.uint8)
     for start, panels in _pieces(data, columns, format):
-        plain = _Plain.of(codes.rows(start, start + PANEL_ROWS * len(panels)), len(panels), format)
+        plain = _Plain.of(codes.rows(slice(start, start + PANEL_ROWS * len(panels))), len(panels), format)
         for packed, same in plain.beside(panels, format):
             packed[...] = same
     return PackedPart(format, rows, data)
@@ -116,7 +109,7 @@ def unpack(part: PackedPart, columns: int) -> Codes:
         plain = _Plain.empty(len(panels), columns, part.format)
         for packed, same in plain.beside(panels, part.format):
             same[...] = packed
-        plain.copy_to(codes.rows(start, start + PANEL_ROWS * len(panels)), part.format)
+        plain.copy_to(codes.rows(slice(start, start + PANEL_ROWS * len(panels))), part.format)
     return codes
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from qwill.formats.weight_formats import GROUP, PANEL_ROWS, RUN_GROUPS, WeightFormat
 from qwill.quantization.pack import Codes, PackedPart, unpack, unpack_dense
 
-__all__ = ["PackedWeight", "values_of"]
+__all__ = ["PackedWeight", "unpacked_rows", "values_of"]
 
 PIECE = 1 << 20
 """Weights that are dequantized at a time."""
@@ -65,6 +65,17 @@ def _dequantize(part: PackedPart, out: Tensor) -> None:
             rows.copy_(unpack_dense(piece, columns))
         else:
             rows.copy_(values_of(unpack(piece, columns), part.format))
+
+
+def unpacked_rows(part: PackedPart, columns: int, start: int, stop: int) -> Tensor:
+    """Rows `start` … `stop` of a part, fp32; only the panels that hold them are read."""
+    first, last = start // PANEL_ROWS, -(-stop // PANEL_ROWS)
+    panel_bytes = part.format.panel_bytes(columns)
+    rows = min(last * PANEL_ROWS, part.rows) - first * PANEL_ROWS
+    panels = PackedPart(part.format, rows, part.data[first * panel_bytes : last * panel_bytes])
+    out = torch.empty((rows, columns), dtype=torch.float32)
+    _dequantize(panels, out)
+    return out[start - first * PANEL_ROWS :][: stop - start]
 
 
 def values_of(codes: Codes, format: WeightFormat) -> Tensor:

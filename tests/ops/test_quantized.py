@@ -9,7 +9,6 @@ from qwill.ops.quantized import packed_linear, packed_rows, quantize_activations
 from qwill.quantization import FORMATS, PackedWeight
 
 
-
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_product_differs_from_float64_by_the_rounding_of_activations_only(packed, format: str) -> None:  # type: ignore[no-untyped-def]
     weight: PackedWeight = packed(100, (format, 24))
