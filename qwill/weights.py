@@ -95,8 +95,9 @@ def _put(model: CausalLM, parameter: str, value: Tensor | PackedWeight) -> None:
     path, name = parameter.rsplit(".", 1)
     module = model.get_submodule(path)
     delattr(module, name)
-    plain = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
-    setattr(module, name, nn.Parameter(value, requires_grad=False) if plain else value)
+    if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+        value = nn.Parameter(value, requires_grad=False)
+    setattr(module, name, value)
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,17 @@ from torch import Tensor, nn
 
 from qwill import ops
 from qwill.config import ModelConfig, RopeScaling
+from qwill.quantization import PackedWeight
 
 __all__ = ["Embedding", "Linear", "RMSNorm", "RotaryAngles", "inverse_frequencies"]
 
 
 class Embedding(nn.Module):
-    """Token ids (T,) -> hidden states (T, C). Its weight (V, C) may also be the lm_head's."""
+    """Token ids (T,) -> hidden states (T, C). Its weight (V, C), a tensor or a `PackedWeight`, may also be the lm_head's."""
 
     def __init__(self, vocab_size: int, hidden_size: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size), requires_grad=False)
+        self.weight: Tensor | PackedWeight = nn.Parameter(torch.empty(vocab_size, hidden_size), requires_grad=False)
 
     def forward(self, token_ids: Tensor) -> Tensor:
         """token_ids (T,) int64 -> (T, C)."""
@@ -30,7 +31,7 @@ class Linear(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool = False) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(out_features, in_features), requires_grad=False)
+        self.weight: Tensor | PackedWeight = nn.Parameter(torch.empty(out_features, in_features), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:

@@ -189,14 +189,16 @@ class NativeOps:
         _check(places, "places", torch.int64, (-1,))
         _check_places(places, "places", len(x))
         y = self.empty((len(places), x.shape[1]))
-        _native.rows(self.pool, self.program, x.data_ptr(), places.data_ptr(), *y.shape, y.data_ptr())
+        R, C = y.shape
+        _native.rows(self.pool, self.program, x.data_ptr(), places.data_ptr(), R, C, y.data_ptr())
         return y
 
     def argmax(self, x: Tensor) -> Tensor:
         """See `qwill.ops.argmax`."""
         _check(x, "x", torch.float32, (-1, -1))
-        places = torch.empty(len(x), dtype=torch.int64)
-        _native.argmax(*self._place, x.data_ptr(), *x.shape, places.data_ptr())
+        R, V = x.shape
+        places = torch.empty(R, dtype=torch.int64)
+        _native.argmax(*self._place, x.data_ptr(), R, V, places.data_ptr())
         return places
 
     @property

@@ -27,7 +27,11 @@ class Engine(Protocol):
 
     pool: Any
     kernels: Any
-    program: Any
+
+    @property
+    def program(self) -> Any:
+        """Where calls are kept, or None."""
+        ...
 
     def empty(self, shape: tuple[int, ...]) -> Tensor:
         """Uninitialized fp32 memory for a result."""

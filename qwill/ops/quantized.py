@@ -1,7 +1,7 @@
 """The reference for packed weights: what the integer kernels compute, step by step, in PyTorch.
 
-Activations become int8, per token and group of 32 inputs; each group's products are summed exactly; groups are summed in
-float64. Slow: it unpacks the whole weight at each call.
+Activations become int8, per token and group of 32 inputs; each group's products are summed exactly, groups in float64.
+Slow: it unpacks the whole weight at each call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _part_linear(x: Tensor, part: PackedPart, columns: int) -> Tensor:
     products = integer_products(codes, weight, part.format)  # (T, N, G, halves)
     y = torch.einsum("tngh,ngh,tg->tn", products.double(), w_scales.double(), scales.double())
     if w_minima is not None:
-        halves = codes.unflatten(2, (part.format.scales_per_group, -1)).sum(-1)  # (T, G, halves)
+        halves = codes.view(*codes.shape[:2], part.format.scales_per_group, -1).sum(-1)  # (T, G, halves)
         y += torch.einsum("tgh,ngh,tg->tn", halves.double(), w_minima.double(), scales.double())
     return y.to(x.dtype)  # (T, N)
 
@@ -44,7 +44,7 @@ def quantize_activations(x: Tensor) -> tuple[Tensor, Tensor]:
 
     A group with a value that is not finite has a scale of NaN.
     """
-    groups = torch.nn.functional.pad(x, (0, -x.shape[1] % GROUP)).unflatten(1, (-1, GROUP))  # (T, G, 32)
+    groups = torch.nn.functional.pad(x, (0, -x.shape[1] % GROUP)).view(len(x), -1, GROUP)  # (T, G, 32)
     greatest = groups.abs().amax(-1)  # (T, G)
     # A division: `127 / tensor` would be a rounded reciprocal times 127.
     inverse = torch.where(greatest > 1e-30, torch.full_like(greatest, 127) / greatest, 0.0)
@@ -56,8 +56,8 @@ def integer_products(codes: Tensor, weight: Codes, format: WeightFormat) -> Tens
     """Sums over each scale's inputs of activation code × (weight code - zero), exact: (T, N, G, halves) int32."""
     padded = torch.nn.functional.pad(weight.codes.int(), (0, -weight.codes.shape[1] % GROUP), value=format.zero)
     halves = (format.scales_per_group, GROUP // format.scales_per_group)
-    w = (padded - format.zero).unflatten(1, (-1, *halves))  # (N, G, halves, inputs)
-    x = codes.unflatten(2, halves)  # (T, G, halves, inputs)
+    w = (padded - format.zero).view(len(padded), -1, *halves)  # (N, G, halves, inputs)
+    x = codes.view(*codes.shape[:2], *halves)  # (T, G, halves, inputs)
     return torch.einsum("tghi,nghi->tngh", x.double(), w.double()).int()
 
 
@@ -70,7 +70,7 @@ def _factors(weight: Codes, format: WeightFormat) -> tuple[Tensor, Tensor | None
         wide = codes.float()
         if supers is not None:
             wide = wide * supers.float().repeat_interleave(shared, dim=1)[:, : wide.shape[1]]
-        return wide.unflatten(1, (-1, per_group))
+        return wide.view(len(wide), -1, per_group)
 
     minima = None if weight.minima is None else numbers(weight.minima, weight.super_minima)
     return numbers(weight.scales, weight.super_scales), minima
