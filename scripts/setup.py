@@ -16,7 +16,7 @@ from pathlib import Path
 
 MINIMUM = (3, 11)
 ROOT = Path(__file__).resolve().parent.parent
-INPUTS = ("pyproject.toml", "constraints.txt")
+INPUTS = ("pyproject.toml", "constraints.txt", "csrc/**/*")
 
 
 class SetupError(Exception):
@@ -49,8 +49,9 @@ def set_up(root: Path) -> None:
 def fingerprint(root: Path) -> str:
     """Changes whenever what should be installed changes, or the folder moves (an editable install holds its path)."""
     digest = hashlib.sha256(str(root).encode())
-    for name in INPUTS:
-        digest.update((root / name).read_bytes())
+    for pattern in INPUTS:
+        for path in sorted(path for path in root.glob(pattern) if path.is_file()):
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

@@ -15,7 +15,7 @@ __all__ = ["Embedding", "Linear", "RMSNorm", "RotaryAngles", "inverse_frequencie
 
 
 class Embedding(nn.Module):
-    """Token ids (T,) -> hidden states (T, C). Its weight (V, C), a tensor or a `PackedWeight`, may also be the lm_head's."""
+    """Token ids (T,) -> hidden states (T, C). Its weight (V, C) may be packed, and the lm_head's too."""
 
     def __init__(self, vocab_size: int, hidden_size: int) -> None:
         super().__init__()
