@@ -9,16 +9,14 @@ number formats of its own; its differences are reported and never an error.
 
 from __future__ import annotations
 
-import datetime
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from qwill.bench.machine import machine_facts, warm_page_cache
-from qwill.bench.notes import general_notes
+from qwill.bench.machine import warm_page_cache
+from qwill.bench.occasion import Occasion
 from qwill.bench.process import Worker, worker_command
-from qwill.bench.results import Group, Measurement, Row, settings_record
+from qwill.bench.results import Group, Measurement, Row
 from qwill.bench.target import Target, find_target
 from qwill.bench.trial import Entrant, take_turn
 from qwill.errors import BenchmarkError, SettingError
@@ -85,8 +83,7 @@ def compare(
     settings, engine = settings or CompareSettings(), engine or EngineSettings()
     progress = progress or SilentProgress()
     field = _check_installed(entrants(settings.peer)) if among is None else list(among)
-    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    machine = machine_facts()
+    occasion = Occasion.now("compare", model, settings, engine)
     plan = _plan(settings)
     size = {"prompt_tokens": settings.prompt_tokens, "new_tokens": max(plan), "count": settings.repeats + 1}
     target = find_target(model, engine, progress, **size)
@@ -99,20 +96,7 @@ def compare(
         Group(settings.prompt_tokens, n, [rows[entrant.name][n] for entrant in field if n in plans[entrant]])
         for n in reversed(plan)
     ]
-    return Measurement(
-        benchmark="compare",
-        model=model,
-        architecture=target.config.architecture,
-        parameters=target.parameters,
-        dtype=target.setup.dtype,
-        threads=target.setup.threads,
-        started=started,
-        machine=machine,
-        read_bandwidth=bandwidth,
-        settings=settings_record(settings, engine),
-        groups=groups,
-        notes=_notes(machine, target, groups, field),
-    )
+    return occasion.measured(target, groups, read_bandwidth=bandwidth, notes=_notes(groups, field))
 
 
 def _run_all(
@@ -145,9 +129,9 @@ def _reference(field: Sequence[Entrant]) -> Entrant:
     return (named or [entrant for entrant in usable if entrant.uses_cache] or usable)[0]
 
 
-def _notes(machine: dict[str, Any], target: Target, groups: Sequence[Group], field: Sequence[Entrant]) -> list[str]:
-    """What a reader must know to judge the table, every difference of token ids included."""
-    notes = general_notes(machine, target.setup.dtype)
+def _notes(groups: Sequence[Group], field: Sequence[Entrant]) -> list[str]:
+    """What a reader must know to judge this table, every difference of token ids included."""
+    notes = []
     if any(entrant.own_numerics for entrant in field):
         notes.append("llama.cpp keeps the file's quantized weights; the others compute on their dequantized values")
     notes += [

@@ -24,8 +24,8 @@ __all__ = ["machine_facts", "peak_rss", "read_bandwidth", "warm_page_cache"]
 PACKAGES = ("torch", "transformers", "numpy", "tokenizers", "safetensors", "gguf", "xllamacpp")
 WORTH_TELLING = ("fma", "avx2", "f16c", "avx_vnni", "avx512", "amx", "asimd", "sve", "i8mm", "bf16")
 """Processor flags that begin with, or contain, one of these decide which kernels can run."""
-BANDWIDTH_BYTES = 1 << 29
-BANDWIDTH_SECONDS = 1.5
+BANDWIDTH_BYTES = 1 << 28
+BANDWIDTH_SECONDS = 0.6
 
 
 def machine_facts() -> dict[str, Any]:
@@ -83,11 +83,28 @@ def peak_rss() -> int:
 
 
 def read_bandwidth(threads: int) -> float:
-    """Bytes per second that `threads` threads of this process read from memory: the best pass of three kinds.
+    """Bytes per second that `threads` threads of this process read from memory, at best.
 
-    The kinds are torch's sum of float32, its float32 matrix-vector product, and our own one-row bf16 linear layer,
-    each over 512 MiB, far more than any cache. An estimate from below: no code that we ship reads faster.
+    Far more than any cache holds is read and added up, by a kernel of ours that does nothing else. Without native
+    kernels it is the best of torch's sum, torch's matrix-vector product, and our own one-row bf16 linear layer.
     """
+    from qwill.ops import native_ops
+
+    ops = native_ops()
+    readers = _torch_readers(threads) if ops is None else [_native_reader(ops.kernels, threads)]
+    return BANDWIDTH_BYTES / min(_fastest(reader, BANDWIDTH_SECONDS / len(readers)) for reader in readers)
+
+
+def _native_reader(kernels: Any, threads: int) -> Callable[[], Any]:
+    import torch
+
+    from qwill import _native
+
+    pool, words = _native.Pool(threads), torch.ones(BANDWIDTH_BYTES // 4)
+    return lambda: _native.read(pool, kernels, words.data_ptr(), len(words))
+
+
+def _torch_readers(threads: int) -> list[Callable[[], Any]]:
     import torch
 
     from qwill import ops
@@ -96,9 +113,7 @@ def read_bandwidth(threads: int) -> float:
     words = torch.ones(BANDWIDTH_BYTES // 4)
     matrix, vector = words.view(-1, 1024), torch.ones(1024)
     halves, row = words.view(torch.bfloat16).view(-1, 1024), torch.ones(1, 1024, dtype=torch.bfloat16)
-    with torch.inference_mode():
-        readers = (lambda: words.sum(), lambda: matrix @ vector, lambda: ops.linear(row, halves))
-        return BANDWIDTH_BYTES / min(_fastest(reader, BANDWIDTH_SECONDS / len(readers)) for reader in readers)
+    return [words.sum, lambda: matrix @ vector, lambda: ops.linear(row, halves)]
 
 
 def _fastest(work: Callable[[], Any], seconds: float) -> float:

@@ -15,7 +15,7 @@ from rich.text import Text
 from qwill.bench.results import Group, Measurement, Row, Spread
 from qwill.errors import BenchmarkError
 
-__all__ = ["CHART_KINDS", "print_report", "write_chart"]
+__all__ = ["CHART_KINDS", "PLAIN_WIDTH", "print_report", "short", "write_chart"]
 
 PLAIN_WIDTH = 160
 """Columns of a table that goes to a file or a pipe."""
@@ -91,11 +91,11 @@ def _ids(row: Row) -> str:
 
 
 def _with_range(value: Spread, scale: float = 1.0) -> str:
-    median, low, high = (_short(number * scale) for number in (value.median, value.low, value.high))
+    median, low, high = (short(number * scale) for number in (value.median, value.low, value.high))
     return f"{median} ({low}–{high})"
 
 
-def _short(number: float) -> str:
+def short(number: float) -> str:
     """Three significant figures without an exponent."""
     digits = 0 if number >= 100 else 1 if number >= 10 else 2
     return f"{number:.{digits}f}"
@@ -143,7 +143,7 @@ def _bars(axes: Any, group: Group, title: str, value: Callable[[Row], Spread]) -
     whiskers = [[one.median - one.low for one in values], [one.high - one.median for one in values]]
     colors = [OURS if row.name.startswith("qwill") else OTHERS for row in group.rows]
     bars = axes.barh([row.label for row in group.rows], medians, xerr=whiskers, color=colors, height=0.65)
-    axes.bar_label(bars, [_short(median) for median in medians], padding=4, fontsize=8)
+    axes.bar_label(bars, [short(median) for median in medians], padding=4, fontsize=8)
     axes.invert_yaxis()
     axes.margins(x=0.2)
     axes.set_title(f"{title}\nprompt {group.prompt_tokens}, {group.new_tokens} new", fontsize=8)

@@ -153,7 +153,7 @@ class Measurement:
     """What was measured, on what, and where; the head of every record. `groups` have equal work each."""
 
     benchmark: str
-    """"compare" or "decode"."""
+    """"compare", "decode" or "prefill"."""
     model: str
     architecture: str
     parameters: int

@@ -1,4 +1,4 @@
-"""`qwill bench compare` and `qwill bench decode`: wired to qwill.bench, which does all the measuring."""
+"""`qwill bench compare`, `decode`, `prefill` and `kernels`: wired to qwill.bench, which does all the measuring."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from cyclopts import App
 
 from qwill.bench.compare import CompareSettings
 from qwill.bench.decode import DecodeSettings
-from qwill.cli.flags import BenchFlags, Model, flags_of, picked
+from qwill.bench.kernels import KernelSettings
+from qwill.bench.prefill import PrefillSettings
+from qwill.cli.flags import BenchFlags, Model, Part, ResultFlags, flags_of, picked
 from qwill.cli.load import progress_for
 from qwill.cli.paths import check_may_write
 from qwill.cli.terminal import print_json
@@ -25,9 +27,13 @@ __all__ = ["register"]
 if TYPE_CHECKING:
     CompareChoices = dict[str, Any]
     DecodeChoices = dict[str, Any]
+    PrefillChoices = dict[str, Any]
+    KernelChoices = dict[str, Any]
 else:
     CompareChoices = flags_of(CompareSettings, EngineSettings, BenchFlags)
     DecodeChoices = flags_of(DecodeSettings, EngineSettings, BenchFlags)
+    PrefillChoices = flags_of(PrefillSettings, EngineSettings, BenchFlags)
+    KernelChoices = flags_of(KernelSettings, Part(EngineSettings, ("threads",)), ResultFlags)
 
 
 def register(app: App) -> None:
@@ -37,6 +43,8 @@ def register(app: App) -> None:
     )
     app.command(compare)
     app.command(decode)
+    app.command(prefill)
+    app.command(kernels)
 
 
 def compare(model: Model, *, given: CompareChoices | None = None) -> int:
@@ -58,6 +66,35 @@ def decode(model: Model, *, given: DecodeChoices | None = None) -> int:
     _check_files(given)
     settings, engine = _made(given, DecodeSettings), _made(given, EngineSettings)
     _tell(measure(model, settings, engine, progress=progress_for(given)), given)
+    return 0
+
+
+def prefill(model: Model, *, given: PrefillChoices | None = None) -> int:
+    """Measure qwill alone: how fast prompts are computed."""
+    from qwill.bench.prefill import measure
+
+    given = given or {}
+    _check_files(given)
+    settings, engine = _made(given, PrefillSettings), _made(given, EngineSettings)
+    _tell(measure(model, settings, engine, progress=progress_for(given)), given)
+    return 0
+
+
+def kernels(*, given: KernelChoices | None = None) -> int:
+    """Measure each native op by itself, at the shapes of Qwen3-0.6B, against what memory gives."""
+    from qwill.bench.kernel_report import print_kernels
+    from qwill.bench.kernels import as_record, measure
+    from qwill.bench.results import write_record
+
+    given = given or {}
+    check_may_write(given.get("output"))
+    measured = measure(_made(given, KernelSettings), given.get("threads"), progress=progress_for(given))
+    if given.get("json"):
+        print_json(as_record(measured))
+    else:
+        print_kernels(measured, sys.stdout)
+    if given.get("output"):
+        write_record(as_record(measured), Path(given["output"]))
     return 0
 
 

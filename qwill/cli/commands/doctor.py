@@ -81,6 +81,7 @@ def report(*, network: bool) -> dict[str, Section]:
     sections = {
         "software": {**facts["versions"], "python": facts["python"], "system": facts["system"]},
         "processor": _processor(facts),
+        "kernels": _kernels(),
         "memory": _memory(facts),
         "folders": _folders(),
         "sources": _sources(),
@@ -99,6 +100,26 @@ def _processor(facts: dict[str, Any]) -> Section:
         "instruction sets": facts["cpu_flags"],
         "torch uses": torch.backends.cpu.get_cpu_capability(),
         "cuda": "available, untested" if torch.cuda.is_available() else "none",
+    }
+
+
+def _kernels() -> Section:
+    """Which implementation of the ops runs, and on what."""
+    from qwill.ops import native_ops, why_no_native_ops
+
+    try:
+        ops = native_ops()
+    except QwillError as error:
+        return {"back end": f"none: {error.what}; {error.hint}"}
+    if ops is None:
+        return {"back end": f"reference: {why_no_native_ops()}"}
+    from qwill import _native
+
+    others = [name for name in _native.instruction_sets() if name != ops.isa]
+    return {
+        "back end": "native",
+        "instruction set": f"{ops.isa} (QWILL_ISA chooses; also here: {', '.join(others) or 'none'})",
+        "threads": ops.threads,
     }
 
 

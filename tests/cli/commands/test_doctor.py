@@ -40,7 +40,7 @@ def test_as_json_the_report_is_one_object(home: Path, capsys: pytest.CaptureFixt
     assert main(["doctor", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert 1 <= report["processor"]["cores usable"] <= len(os.sched_getaffinity(0))
-    assert set(report) == {"software", "processor", "memory", "folders", "sources"}
+    assert set(report) == {"software", "processor", "kernels", "memory", "folders", "sources"}
 
 
 def test_every_setting_is_listed_with_its_source(
