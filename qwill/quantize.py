@@ -81,7 +81,8 @@ def quantize_folder(source: Path, out: Path, quant: str, *, force: bool, progres
     config = load_config(source)
     with open_checkpoint(source) as checkpoint:
         found = _tensors(checkpoint, config)
-        plan = sorted((_planned(name, info, quant) for name, info in found.items()), key=lambda t: not t.is_packed)
+        plan = [_planned(name, info, quant, config.num_layers) for name, info in found.items()]
+        plan.sort(key=lambda tensor: not tensor.is_packed)
         needed = sum(tensor.stored_bytes for tensor in plan)
         _check_room(out, needed)
         with _new_folder(out) as folder:
@@ -119,9 +120,10 @@ def _tensors(checkpoint: Checkpoint, config: ModelConfig) -> dict[str, TensorInf
     return found
 
 
-def _planned(name: str, info: TensorInfo, quant: str) -> StoredTensor:
-    dtype = quantized_format(quant, sensitive=is_sensitive(name)).name if len(info.shape) == 2 else info.dtype
-    return StoredTensor(name, dtype, info.shape)
+def _planned(name: str, info: TensorInfo, quant: str, num_layers: int) -> StoredTensor:
+    if len(info.shape) != 2:
+        return StoredTensor(name, info.dtype, info.shape)
+    return StoredTensor(name, quantized_format(quant, sensitive=is_sensitive(name, num_layers)).name, info.shape)
 
 
 def _contents(
@@ -143,7 +145,7 @@ def _contents(
     def content(tensor: StoredTensor) -> memoryview:
         info = found[tensor.name]
         if tensor.is_packed:
-            part = pack_tensor(Matrix(checkpoint, info, None, is_sensitive(tensor.name)), packing, told)
+            part = pack_tensor(Matrix(checkpoint, info, None, tensor.dtype == "int8"), packing, told)
             data = part.data.numpy().data
         else:
             data = checkpoint.raw(info.name).data

@@ -79,6 +79,7 @@ def test_yarn_is_read_in_both_spellings(key: str, place: str, tmp_path: Path) ->
         ({"hidden_act": "gelu"}, "gelu"),
         ({"use_sliding_window": True}, "use_sliding_window"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
+        ({"quantization_config": {"quant_method": "qwill", "version": 2, "quant": "int4"}}, "quantization_config"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
         ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "longrope"),
         ({"rope_scaling": {"rope_type": "yarn", **YARN, "mscale": 0.7}}, "mscale"),

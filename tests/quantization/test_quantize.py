@@ -43,11 +43,24 @@ def test_an_unknown_quantization_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "sensitive"),
     [
-        ("model.layers.3.self_attn.v_proj.weight", True),
-        ("model.layers.3.self_attn.q_proj.weight", False),
-        ("model.layers.0.mlp.gate_proj.weight", False),
-        ("model.embed_tokens.weight", False),
+        ("layers.13.self_attn.v_proj.weight", True),
+        ("layers.13.self_attn.q_proj.weight", False),
+        ("layers.0.mlp.gate_proj.weight", False),
+        ("layers.27.mlp.gate_proj.weight", True),
+        ("embed_tokens.weight", False),
+        ("layers.1.self_attn.o_proj.weight", False),
     ],
 )
-def test_the_rule_goes_by_the_name(name: str, sensitive: bool) -> None:
-    assert is_sensitive(name) == sensitive
+def test_the_rule_goes_by_kind_and_layer(name: str, sensitive: bool) -> None:
+    assert is_sensitive(f"model.{name}", 28) == sensitive
+
+
+def test_some_of_the_down_projections_keep_8_bits() -> None:
+    kept = [layer for layer in range(28) if is_sensitive(f"model.layers.{layer}.mlp.down_proj.weight", 28)]
+    assert kept == [0, 1, 2, 5, 8, 11, 14, 17, 20, 23, 25, 26, 27]
+
+
+def test_without_the_number_of_layers_only_the_kind_counts() -> None:
+    assert is_sensitive("model.layers.27.self_attn.v_proj.weight")
+    assert not is_sensitive("model.layers.27.mlp.down_proj.weight")
+    assert not is_sensitive("lm_head.weight", 28)

@@ -21,11 +21,11 @@ def test_a_model_is_quantized_and_can_be_inspected(
     assert "quantize to int8" in err
     assert main(["inspect", "./small"]) == 0
     assert "int8" in capsys.readouterr().out
-    assert main(["verify", "./small", "-q"]) == 0
+    assert main(["verify", "./small", "--quiet"]) == 0
 
 
 def test_json_says_the_same(tiny_model: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["quantize", str(tiny_model), "small", "--json", "-q"]) == 0
+    assert main(["quantize", str(tiny_model), "small", "--json", "--quiet"]) == 0
     out, err = capsys.readouterr()
     record = json.loads(out)
     assert err == ""
@@ -35,10 +35,10 @@ def test_json_says_the_same(tiny_model: Path, home: Path, capsys: pytest.Capture
 
 
 def test_a_model_is_replaced_with_force_alone(tiny_model: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["quantize", str(tiny_model), "small", "-q"]) == 0
-    assert main(["quantize", str(tiny_model), "small", "-q"]) == 2
+    assert main(["quantize", str(tiny_model), "small", "--quiet"]) == 0
+    assert main(["quantize", str(tiny_model), "small", "--quiet"]) == 2
     assert "--force" in capsys.readouterr().err
-    assert main(["quantize", str(tiny_model), "small", "-q", "--force"]) == 0
+    assert main(["quantize", str(tiny_model), "small", "--quiet", "--force"]) == 0
 
 
 @pytest.mark.parametrize(
