@@ -16,26 +16,28 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 
 from qwill.batch import KVCache
 from qwill.bench.machine import machine_facts
 from qwill.bench.results import write_record
-from qwill.eval.kl import compare, windows
+from qwill.eval.kl import window_logits, windows
 from qwill.eval.quality import model_size, summarize
+from qwill.eval.scores import score
 from qwill.eval.texts import EvalText, read_text
 from qwill.formats import open_checkpoint
 from qwill.hub import resolve
 from qwill.hub.progress import SilentProgress
 from qwill.hub.storage import cache_root
 from qwill.loader import LoadedModel, load
-from qwill.quantization import PackedWeight
+from qwill.models.layers import Embedding, Linear
+from qwill.quantization import PackedWeight, pack_dense
 from qwill.settings import EngineSettings
 from qwill.system import usable_cores
 
@@ -142,14 +144,17 @@ def rows(work: Work, whole: Path, ways: list[Way], done: list[Row]) -> Iterator[
     def is_new(way: Way, judge: str) -> bool:
         return (work.model, work.text.name, str(way), judge) not in known
 
-    ours = [way for way in ways if any(is_new(way, judge) for judge in JUDGES)]
-    if ours:
+    todo = [way for way in ways if any(is_new(way, judge) for judge in JUDGES)]
+    if todo:
         baseline = loaded(whole, "none")
-        for way in ours:
+        cut = windows(baseline.tokenizer.encode(work.text.text)[: work.tokens], WINDOW)
+        expected = [logits for window in cut for logits in window_logits(baseline, window)]
+        for way in todo:
             tested = loaded(way.path, way.quant)
             for judge, change in JUDGES.items():
+                tested = change(tested)
                 if is_new(way, judge):
-                    yield our_row(work, way, judge, baseline, change(tested))
+                    yield our_row(row_head(work, way, judge), expected, tested, cut)
     if (work.tools / "llama-perplexity").exists():
         for way in ways:
             if way.maker == "llama.cpp" and is_new(way, "llama.cpp"):
@@ -163,13 +168,13 @@ def loaded(path: Path, quant: str) -> LoadedModel:
 
 
 def weights_alone(tested: LoadedModel) -> LoadedModel:
-    """The same weights, dequantized: what is left is computed in fp32."""
-    dense: dict[int, nn.Parameter] = {}
+    """The same weights, dequantized: all arithmetic is in fp32."""
+    dense: dict[int, PackedWeight] = {}
     for module in tested.model.modules():
-        weight: Any = getattr(module, "weight", None)
-        if isinstance(weight, PackedWeight):
+        if isinstance(module, Embedding | Linear) and isinstance(module.weight, PackedWeight):
+            weight = module.weight
             if id(weight) not in dense:
-                dense[id(weight)] = nn.Parameter(weight.dequantize(), requires_grad=False)
+                dense[id(weight)] = PackedWeight(weight.columns, (pack_dense(weight.dequantize()),))
             module.weight = dense[id(weight)]
     shape: Any = tuple(tested.kv_cache.keys.shape)
     return replace(tested, kv_cache=KVCache.empty(shape, dtype=torch.float32, device=tested.device))
@@ -184,19 +189,13 @@ JUDGES = {"as it runs": as_it_runs, "weights alone": weights_alone}
 """In this order: the second changes the model."""
 
 
-def our_row(work: Work, way: Way, judge: str, baseline: LoadedModel, tested: LoadedModel) -> Row:
-    """Measure with our engine."""
-    token_ids = tested.tokenizer.encode(work.text.text)[: work.tokens]
-    scores, interrupted = compare(baseline, tested, windows(token_ids, WINDOW), SilentProgress())
-    if interrupted:
-        raise KeyboardInterrupt
-    summary = summarize(scores)
-    memory = model_size(tested.model).bits_per_weight if judge == "as it runs" else None
-    return row_head(work, way, judge) | {
-        "memory_bits_per_weight": memory,
-        **summary,
-        "divergence": asdict(summary["divergence"]),
-    }
+def our_row(head: Row, expected: list[Tensor], tested: LoadedModel, cut: list[Sequence[int]]) -> Row:
+    """Measure with our engine; `expected` are the baseline's logits of all steps."""
+    got = (logits for window in cut for logits in window_logits(tested, window))
+    targets = (part for window in cut for part in torch.split(torch.tensor(window[1:]), len(expected[0])))
+    summary = summarize([score(*step) for step in zip(expected, got, targets, strict=True)])
+    memory = model_size(tested.model).bits_per_weight if head["judge"] == "as it runs" else None
+    return head | {"memory_bits_per_weight": memory, **summary, "divergence": asdict(summary["divergence"])}
 
 
 def row_head(work: Work, way: Way, judge: str) -> Row:

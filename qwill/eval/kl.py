@@ -24,7 +24,7 @@ from qwill.hub.progress import Progress, SilentProgress
 from qwill.loader import LoadedModel, load
 from qwill.settings import EngineSettings
 
-__all__ = ["compare", "measure", "windows"]
+__all__ = ["compare", "measure", "window_logits", "windows"]
 
 WINDOW = 512
 STEP = 64
@@ -132,20 +132,23 @@ def _check_same_tokens(tested: LoadedModel, baseline: LoadedModel, token_ids: li
     raise UsageError(problem, where=str(baseline.local.path), hint="the baseline must be the same model, unquantized")
 
 
-def _window_scores(baseline: LoadedModel, tested: LoadedModel, window: Sequence[int]) -> Iterator[Scores]:
-    """The scores of one window, step by step. Its last token predicts nothing that is in it, and is not computed."""
+def window_logits(side: LoadedModel, window: Sequence[int]) -> Iterator[Tensor]:
+    """A model's logits (N, V) in fp32 of the tokens of a window, in order, N at a time.
+
+    The last token predicts nothing that is in the window, and is not computed.
+    """
+    cache = side.kv_cache
     for start in range(0, len(window) - 1, STEP):
         end = min(start + STEP, len(window) - 1)
-        targets = torch.tensor(window[start + 1 : end + 1])
-        expected, got = (_logits(side, window, slice(start, end)) for side in (baseline, tested))
-        yield score(expected, got, targets.to(got.device))
+        blocks = range(-(-end // cache.block_size))
+        new = NewTokens(start, end - start, blocks, num_logits=end - start)
+        token_ids = torch.tensor(window[start:end], dtype=torch.int64, device=side.device)
+        logits: Tensor = side.model(token_ids, Batch.build([new], cache, side.device))
+        yield logits.float()
 
 
-def _logits(side: LoadedModel, window: Sequence[int], new: slice) -> Tensor:
-    """Logits (N, V) in fp32 of the window's tokens `new`, whose context was computed before."""
-    cache, count = side.kv_cache, new.stop - new.start
-    blocks = range(-(-new.stop // cache.block_size))
-    batch = Batch.build([NewTokens(new.start, count, blocks, num_logits=count)], cache, side.device)
-    token_ids = torch.tensor(window[new], dtype=torch.int64, device=side.device)
-    logits: Tensor = side.model(token_ids, batch)
-    return logits.float()
+def _window_scores(baseline: LoadedModel, tested: LoadedModel, window: Sequence[int]) -> Iterator[Scores]:
+    """The scores of one window, step by step."""
+    targets = torch.split(torch.tensor(window[1:], device=tested.device), STEP)
+    sides = window_logits(baseline, window), window_logits(tested, window)
+    yield from map(score, *sides, targets)

@@ -15,9 +15,6 @@ from qwill.errors import ModelError
 
 __all__ = ["Scores", "score"]
 
-ROWS = 16
-"""Positions at a time: float64 copies of 150,000 logits each are large."""
-
 
 @dataclass(frozen=True)
 class Scores:
@@ -42,17 +39,13 @@ def score(baseline: Tensor, logits: Tensor, targets: Tensor) -> Scores:
     for name, values in (("the baseline", baseline), ("the model", logits)):
         if not bool(torch.isfinite(values).all()):
             raise ModelError(f"{name} computed logits that are not finite", hint="try dtype float32")
-    cuts = [slice(start, start + ROWS) for start in range(0, len(targets), ROWS)]
-    columns = zip(*(_score_rows(baseline[cut], logits[cut], targets[cut]) for cut in cuts), strict=True)
-    return Scores(*(torch.cat(column).cpu() for column in columns))
+    rows = [_score_row(*row) for row in zip(baseline, logits, targets, strict=True)]
+    return Scores(*(torch.stack(column).cpu() for column in zip(*rows, strict=True)))
 
 
-def _score_rows(baseline: Tensor, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The four columns of a few rows."""
-    log_p = baseline.double().log_softmax(-1)  # (N, V)
-    log_q = logits.double().log_softmax(-1)  # (N, V)
-    divergence = (log_p.exp() * (log_p - log_q)).sum(-1)  # (N,)
-    agrees = baseline.argmax(-1) == logits.argmax(-1)  # (N,)
-    surprise, baseline_surprise = (-log.gather(-1, targets[:, None])[:, 0] for log in (log_q, log_p))  # (N,) (N,)
+def _score_row(baseline: Tensor, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The four numbers of one position, logits (V,) each: float64 copies of so few stay in the processor's cache."""
+    log_p, log_q = baseline.double().log_softmax(-1), logits.double().log_softmax(-1)  # (V,) (V,)
+    divergence = (log_p.exp() * (log_p - log_q)).sum()  # ()
     # Rounding may leave a sum of zeros a hair below zero, which a divergence cannot be.
-    return divergence.clamp(min=0.0), agrees, surprise, baseline_surprise
+    return divergence.clamp(min=0.0), baseline.argmax() == logits.argmax(), -log_q[target], -log_p[target]

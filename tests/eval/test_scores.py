@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 
 from qwill.errors import ModelError
-from qwill.eval.scores import ROWS, score
+from qwill.eval.scores import score
 
 
-@pytest.mark.parametrize("count", [1, ROWS, 2 * ROWS + 3])
+@pytest.mark.parametrize("count", [1, 16, 35])
 @pytest.mark.parametrize("scale", [0.01, 30.0])
 def test_every_number_is_torch_s(count: int, scale: float) -> None:
     generator = torch.Generator().manual_seed(count)
