@@ -41,6 +41,6 @@ def measure(
         QwillError: the model cannot be found or fetched.
     """
     settings, engine = settings or PrefillSettings(), engine or EngineSettings()
-    work = {length: 1 for length in sorted(set(settings.prompt_tokens))}
+    work = dict.fromkeys(sorted(set(settings.prompt_tokens)), 1)
     occasion = Occasion.now("prefill", model, settings, engine)
     return measure_alone(occasion, engine, work, settings.repeats, progress=progress, command=command)
