@@ -111,7 +111,7 @@ def test_more_panels_than_one_piece_holds_are_packed(name: str, make_codes: Make
     part = pack(codes, FORMATS[name])
     assert_same(unpack(part, 1056), codes)
     last = PackedPart(FORMATS[name], 5, part.data[-FORMATS[name].panel_bytes(1056) :])
-    assert_same(unpack(last, 1056), codes.rows(1600, 1605))
+    assert_same(unpack(last, 1056), codes.rows(slice(1600, 1605)))
 
 
 def test_rows_that_are_not_contiguous_are_packed(make_codes: MakeCodes) -> None:
