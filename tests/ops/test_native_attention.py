@@ -75,10 +75,9 @@ def empty_cache(blocks: int, S: int, c: Context, dtype: torch.dtype) -> KVCache:
 
 def step(engine: Engine, cache: KVCache | None, pieces: Sequence[tuple[Context, int, int]]) -> list[Tensor]:
     """One packed step: of each context, the tokens from `start` to `end`. Returns each piece's result."""
-    q, k, v = (torch.cat([getattr(c, name)[start:end] for c, start, end in pieces]) for name in "qkv")
-    if len(pieces) == 1:
-        c, start, end = pieces[0]
-        q, k, v = c.q[start:end], c.k[start:end], c.v[start:end]
+    # One piece stays a view of its matrix.
+    parts = [[getattr(c, name)[start:end] for c, start, end in pieces] for name in "qkv"]
+    q, k, v = (torch.cat(part) if len(part) > 1 else part[0] for part in parts)
     batch = Batch.build([NewTokens(start, end - start, c.table) for c, start, end in pieces], cache, CPU)
     out = attention(engine, q, k, v, batch, layer=1)
     return list(out.split([end - start for _, start, end in pieces]))
@@ -297,9 +296,8 @@ def test_scores_far_apart_and_huge_give_the_formulas_weights(isa: str) -> None:
     c = context(300, (2, 1), 16, table=range(19))
     c.k[:] *= torch.linspace(0.1, 60, 300)[:, None, None]
     got = step(Engine.of(isa), empty_cache(19, 16, c, torch.float32), [(c, 0, 300)])[0]
-    scores = 100  # so large that rounding one changes its weight by a hundred times as much
-    want = exact(c.q, c.k, c.v)
-    torch.testing.assert_close(got.double(), want, atol=scores * TOLERANCE, rtol=0)
+    # Scores reach 100: rounding one changes its weight by a hundred times as much.
+    torch.testing.assert_close(got.double(), exact(c.q, c.k, c.v), atol=100 * TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("isa", ISAS)
