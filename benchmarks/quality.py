@@ -169,13 +169,11 @@ def loaded(path: Path, quant: str) -> LoadedModel:
 
 def weights_alone(tested: LoadedModel) -> LoadedModel:
     """The same weights, dequantized: all arithmetic is in fp32."""
-    dense: dict[int, PackedWeight] = {}
-    for module in tested.model.modules():
-        if isinstance(module, Embedding | Linear) and isinstance(module.weight, PackedWeight):
-            weight = module.weight
-            if id(weight) not in dense:
-                dense[id(weight)] = PackedWeight(weight.columns, (pack_dense(weight.dequantize()),))
-            module.weight = dense[id(weight)]
+    owners: list[Any] = [one for one in tested.model.modules() if isinstance(one, Embedding | Linear)]
+    packed = {id(owner.weight): owner.weight for owner in owners}  # a tied matrix has two owners
+    dense = {key: PackedWeight(one.columns, (pack_dense(one.dequantize()),)) for key, one in packed.items()}
+    for owner in owners:
+        owner.weight = dense[id(owner.weight)]
     shape: Any = tuple(tested.kv_cache.keys.shape)
     return replace(tested, kv_cache=KVCache.empty(shape, dtype=torch.float32, device=tested.device))
 
