@@ -1,8 +1,8 @@
 """One engine, one process: `peer_worker.py qwill|openvino|ort MODEL DEEP [QUANT]` prints a line of JSON.
 
 Runs in the engine's own environment, so it imports nothing of ours but for qwill itself. Greedy, EOS ignored, two
-threads, the same random token ids for all. An engine is a function (ids, new tokens) -> arrival times of the new tokens,
-the time of the call first.
+threads, the same random token ids for all. An engine is a function (ids, new tokens) -> arrival times of the new
+tokens, the time of the call first.
 """
 
 from __future__ import annotations

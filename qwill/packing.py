@@ -70,8 +70,6 @@ def packed_nbytes(info: TensorInfo, packing: Packing, *, sensitive: bool) -> int
 
 
 def _format(info: TensorInfo, packing: Packing, *, sensitive: bool) -> WeightFormat:
-    if info.dtype in FORMATS:
-        return FORMATS[info.dtype]
     if packing.keep and info.dtype in KEPT_FORMATS:
         return KEPT_FORMATS[info.dtype]
     if packing.quant != "none":
@@ -85,11 +83,8 @@ def pack_tensor(matrix: Matrix, packing: Packing, advance: Callable[[int], None]
     Raises:
         FormatError, WeightsError: the tensor's data or type cannot be read.
     """
-    if matrix.info.dtype in FORMATS:  # packed already: used where it lies
-        advance(matrix.info.nbytes)
-        return stored_part(matrix.info)
     rows, columns = matrix.info.shape
-    if packing.keep and matrix.info.dtype in FORMATS:
+    if packing.keep and matrix.info.dtype in FORMATS:  # used where it lies
         advance(matrix.info.nbytes)
         return stored_part(matrix.info)
     step = rows if matrix.rotated_heads else max(PIECE // columns // PANEL_ROWS, 1) * PANEL_ROWS

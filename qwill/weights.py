@@ -126,10 +126,14 @@ class _Source:
         parts = []
         for name in names:
             info = self.found[name]
-            matrix = Matrix(self.checkpoint, info, self._rotated_heads(name), is_sensitive(name))
+            matrix = Matrix(self.checkpoint, info, self._rotated_heads(name), self.is_sensitive(name))
             parts.append(pack_tensor(matrix, packing, self.advance))
             self.checkpoint.release(info.name)
         return PackedWeight(self.found[names[0]].shape[1], tuple(parts))
+
+    def is_sensitive(self, name: str) -> bool:
+        """Whether a matrix keeps 8 bits where others get 4."""
+        return is_sensitive(name, self.config.num_layers)
 
     def _rotated_heads(self, name: str) -> int | None:
         """The head_dim where a tensor's rows are in GGUF's rotary order."""
@@ -219,7 +223,7 @@ def _check_memory(source: _Source, dtype: torch.dtype, packing: Packing | None, 
     need = 0
     for name, shape in expected_tensors(source.config).items():
         if packing is not None and len(shape) == 2:
-            need += packed_nbytes(source.found[name], packing, sensitive=is_sensitive(name))
+            need += packed_nbytes(source.found[name], packing, sensitive=source.is_sensitive(name))
         else:
             need += int(np.prod(shape)) * dtype.itemsize
     have = available_memory()

@@ -17,19 +17,17 @@ ASK = "from qwill.ops import native_ops; ops = native_ops(); print(ops.isa if op
 
 def ask(**variables: str) -> subprocess.CompletedProcess[str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("QWILL_")}
-    return subprocess.run(
-        [sys.executable, "-c", ASK], env={**kept, **variables}, capture_output=True, text=True, check=False
-    )
+    return run(ASK, {**kept, **variables})
+
+
+def run(program: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
 
 
 def test_only_fp32_on_the_cpu_runs_on_native_ops() -> None:
     assert ops_for(torch.zeros(1)) is (native_ops() or reference)
-    for other in (
-        torch.zeros(1, dtype=torch.bfloat16),
-        torch.zeros(1, dtype=torch.float64),
-        torch.zeros(1, device="meta"),
-    ):
-        assert ops_for(other) is reference
+    for about in ({"dtype": torch.bfloat16}, {"dtype": torch.float64}, {"device": "meta"}):
+        assert ops_for(torch.zeros(1, **about)) is reference  # type: ignore[call-overload]
 
 
 def test_the_reference_can_be_asked_for() -> None:
@@ -57,15 +55,9 @@ def test_unknown_names_are_errors_with_the_known_ones(variables: dict[str, str],
     assert all(word in answer.stderr for word in words)
 
 
-def test_native_ops_that_were_not_built_are_missed_only_when_asked_for(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_native_ops_that_were_not_built_are_missed_only_when_asked_for() -> None:
     hide = "import sys; sys.modules['qwill._native'] = None; import importlib.util as u; find = u.find_spec; "
     hide += "u.find_spec = lambda name, *a: None if name == 'qwill._native' else find(name, *a); "
     for choice, output in (("", "reference"), ("native", "were not built")):
-        answer = subprocess.run(
-            [sys.executable, "-c", hide + ASK],
-            env={**os.environ, "QWILL_OPS": choice},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        answer = run(hide + ASK, {**os.environ, "QWILL_OPS": choice})
         assert output in answer.stdout + answer.stderr

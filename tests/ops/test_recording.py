@@ -14,7 +14,8 @@ def test_a_result_that_is_gone_gives_its_memory_to_the_next() -> None:
 def test_memory_is_held_by_any_view_of_a_result() -> None:
     recording = Recording(None)
     view = recording.empty((4, 6)).view(24).split(10)[1]
-    assert not overlaps(view, recording.empty((4, 6)))
+    other = recording.empty((4, 6))
+    assert not overlaps(view, other)
     address = view.data_ptr()
     del view
     again = recording.empty((4, 6))
