@@ -24,7 +24,8 @@ def main() -> None:
     """Measure one engine and print its figures."""
     engine, model, deep, *quant = sys.argv[1:]
     start = time.perf_counter()
-    generate = {"qwill": qwill, "openvino": openvino, "ort": ort}[engine](model, *quant)
+    engines: dict[str, Callable[..., Generate]] = {"qwill": qwill, "openvino": openvino, "ort": ort}
+    generate = engines[engine](model, *quant)
     figures = {"load s": time.perf_counter() - start}
     generate(ids(32, 99), 4)  # warm up
     figures["decode"] = max(decode(generate, 32, 128, seed) for seed in range(REPEATS))

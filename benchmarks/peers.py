@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from qwill.bench.machine import machine_facts, read_bandwidth
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKER = ROOT / "benchmarks" / "peer_worker.py"
+THREADS = 2
+
 TIME_LIMIT = 600
 """Seconds that one process may take."""
 
@@ -39,13 +42,13 @@ def main() -> None:
     runs: list[dict[str, Any]] = []
     for number in range(options.rounds):
         for name, measure in contestants.items():
-            bandwidth = read_bandwidth()
+            bandwidth = read_bandwidth(threads=THREADS)
             figures = measure()
             runs.append({"engine": name, "round": number, "read_gb_per_s": bandwidth, "figures": figures})
             print(f"{name:16} {bandwidth:5.1f} GB/s ", figures, flush=True)
     result = {"machine": machine_facts(), "command": sys.argv[1:], "runs": runs, "median": medians(runs)}
     options.output.write_text(json.dumps(result, indent=1) + "\n")
-    for name, figures in result["median"].items():
+    for name, figures in medians(runs).items():
         print(f"{name:16}", {key: round(value, 1) for key, value in figures.items()})
 
 
@@ -66,21 +69,17 @@ def parse() -> argparse.Namespace:
 
 def qwill(options: argparse.Namespace) -> dict[str, Callable[[], Figures]]:
     """One contestant for each way to quantize."""
-    command = [sys.executable, str(WORKER), "qwill", options.model]
-    return {
-        f"qwill {quant}": lambda quant=quant: run_worker([*command, str(options.deep), quant])  # type: ignore[misc]
-        for quant in options.quant
-    }
+    command = [sys.executable, str(WORKER), "qwill", options.model, str(options.deep)]
+    return {f"qwill {quant}": partial(run_worker, [*command, quant]) for quant in options.quant}
 
 
 def workers(options: argparse.Namespace) -> dict[str, Callable[[], Figures]]:
     """Engines with a Python interface, each in its own environment."""
-    found = {}
+    found: dict[str, Callable[[], Figures]] = {}
     for engine in ("openvino", "ort"):
         for text in getattr(options, engine):
             name, python, folder = text.split("=")
-            command = [python, str(WORKER), engine, folder, str(options.deep)]
-            found[f"{engine} {name}"] = lambda command=command: run_worker(command)  # type: ignore[misc]
+            found[f"{engine} {name}"] = partial(run_worker, [python, str(WORKER), engine, folder, str(options.deep)])
     return found
 
 
@@ -98,16 +97,17 @@ def llama_cpp(options: argparse.Namespace) -> dict[str, Callable[[], Figures]]:
     if not options.llama_bench:
         return {}
     files = dict(text.split("=") for text in options.gguf)
+    return {f"llama.cpp {name}": partial(measure_llama, options, file) for name, file in files.items()}
 
-    def measure(file: str) -> Figures:
-        found = llama_bench(options.llama_bench, file, "-p", "512,2048", "-n", "128", "-d", "0")
-        figures = {f"prefill {row['n_prompt']}" if row["n_prompt"] else "decode": row["avg_ts"] for row in found}
-        if options.deep:
-            deep = llama_bench(options.llama_bench, file, "-p", "0", "-n", "32", "-d", str(options.deep))
-            figures["deep"] = deep[0]["avg_ts"]
-        return figures
 
-    return {f"llama.cpp {name}": lambda file=file: measure(file) for name, file in files.items()}  # type: ignore[misc]
+def measure_llama(options: argparse.Namespace, file: str) -> Figures:
+    """Decode, prefill, and decode deep in a context."""
+    found = llama_bench(options.llama_bench, file, "-p", "512,2048", "-n", "128", "-d", "0")
+    figures = {f"prefill {row['n_prompt']}" if row["n_prompt"] else "decode": row["avg_ts"] for row in found}
+    if options.deep:
+        deep = llama_bench(options.llama_bench, file, "-p", "0", "-n", "32", "-d", str(options.deep))
+        figures["deep"] = deep[0]["avg_ts"]
+    return figures
 
 
 def llama_bench(program: str, file: str, *options: str) -> list[dict[str, Any]]:
