@@ -104,7 +104,7 @@ def _attention(ops: NativeOps, tokens: int, context: int) -> Case:
     for half in (cache.keys, cache.values):
         half.normal_()
     batch = Batch.build([NewTokens(context - tokens, tokens, range(blocks))], cache, torch.device("cpu"))
-    q, k, v = torch.randn(tokens, HQ + 2 * HKV, D).split((HQ, HKV, HKV), 1)
+    q, k, v = torch.split(torch.randn(tokens, HQ + 2 * HKV, D), [HQ, HKV, HKV], 1)
     seen = tokens * (2 * context - tokens + 1) // 2
     return Case(
         f"attention over {context}",
