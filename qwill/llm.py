@@ -58,7 +58,8 @@ class LLM:
         self.source = loaded.local.source
         self.config = loaded.config
         self.tokenizer = loaded.tokenizer
-        self.dtype = str(loaded.kv_cache.keys.dtype).removeprefix("torch.")
+        self.dtype = loaded.dtype
+        self.decode_bytes = loaded.decode_bytes
         self.device = str(loaded.device)
         self.threads = loaded.threads
         self.max_model_len = loaded.max_model_len

@@ -20,11 +20,12 @@ from qwill.hub.progress import Progress
 from qwill.models.qwen3 import CausalLM
 from qwill.ops import native_ops, why_no_native_ops
 from qwill.packing import Packing
+from qwill.quantization import PackedWeight
 from qwill.sampling_params import SamplingParams
 from qwill.settings import EngineSettings
 from qwill.system import available_memory, usable_cores
 from qwill.tokenizer import Tokenizer
-from qwill.weights import load_model
+from qwill.weights import decode_bytes, load_model
 
 __all__ = ["LoadedModel", "load", "sampling_defaults"]
 
@@ -48,6 +49,10 @@ class LoadedModel:
     tokenizer: Tokenizer
     model: CausalLM
     kv_cache: KVCache
+    dtype: str
+    """Number format of the weights, of the first layer's down_proj as one for all."""
+    decode_bytes: int
+    """Bytes of weights that one decoded token reads: all of them, but of an untied embedding only a row."""
     device: torch.device
     threads: int
     max_model_len: int
@@ -97,12 +102,19 @@ def load(name: str, settings: EngineSettings, progress: Progress) -> LoadedModel
         tokenizer=tokenizer,
         model=model,
         kv_cache=_empty_cache(shape, numerics.kv_cache, device),
+        dtype=_weight_format(model),
+        decode_bytes=decode_bytes(model),
         device=device,
         threads=threads,
         max_model_len=max_model_len,
         eos_token_ids=frozenset((*config.eos_token_ids, *tokenizer.eos_token_ids)),
         default_params=default_params,
     )
+
+
+def _weight_format(model: CausalLM) -> str:
+    weight = model.model.layers[0].get_submodule("mlp.down_proj").weight
+    return weight.parts[0].format.name if isinstance(weight, PackedWeight) else str(weight.dtype).removeprefix("torch.")
 
 
 def choose_device(name: str) -> torch.device:

@@ -6,7 +6,8 @@ Runs in a process of its own, as in a comparison, so that its peak of memory is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import Any
 
 from qwill.bench.machine import warm_page_cache
 from qwill.bench.occasion import Occasion
@@ -54,7 +55,8 @@ def measure_alone(
     progress.start(2 + len(work) * len(target.prompts), "measure", unit="steps")
     try:
         with Worker(command or worker_command("qwill"), label="qwill", threads=target.setup.threads) as worker:
-            groups = _groups(worker, target, work, progress)
+            setup = replace(target.setup, dtype=engine.dtype, quant=engine.quant)
+            groups = _groups(worker, target, asdict(setup), work, progress)
         with Worker(command or worker_command("qwill"), label="read bandwidth", threads=target.setup.threads) as worker:
             bandwidth = float(worker.ask("read_bandwidth", threads=target.setup.threads))
         progress.advance(1, "read bandwidth measured")
@@ -63,9 +65,11 @@ def measure_alone(
     return occasion.measured(target, groups, read_bandwidth=bandwidth)
 
 
-def _groups(worker: Worker, target: Target, work: Mapping[int, int], progress: Progress) -> list[Group]:
+def _groups(
+    worker: Worker, target: Target, setup: dict[str, Any], work: Mapping[int, int], progress: Progress
+) -> list[Group]:
     """One group of one row for each length of the prompt."""
-    loaded = worker.ask("load", setup=asdict(target.setup))
+    loaded = worker.ask("load", setup=setup)
     progress.advance(1, "loaded")
     groups = []
     for length, new_tokens in work.items():
@@ -81,7 +85,7 @@ def _groups(worker: Worker, target: Target, work: Mapping[int, int], progress: P
             dtype=loaded["dtype"],
             threads=loaded["threads"],
             versions=loaded["versions"],
-            weight_bytes=target.weight_bytes,
+            weight_bytes=loaded["weight_bytes"] or target.weight_bytes,
             runs=runs[1:],
         )
         groups.append(Group(length, new_tokens, [row]))

@@ -31,6 +31,8 @@ class Setup:
     max_model_len: int
     """Longest prompt plus answer that will come."""
     max_batch_tokens: int = 512
+    quant: str = "none"
+    """What qwill makes of the weights: none, int8, int4, or auto; with a dtype of auto, as LLM chooses."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Loaded:
     dtype: str
     threads: int
     versions: dict[str, str] = field(default_factory=dict)
+    weight_bytes: int | None = None
+    """What one decode step reads, where the engine tells; None: the number of weights times the dtype's size."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,6 @@ class Ours:
 
     def load(self, setup: Setup) -> Loaded:
         """See `Contestant`."""
-        import torch
 
         from qwill.llm import LLM
 
@@ -84,13 +87,14 @@ class Ours:
         self._llm = LLM(
             setup.path,
             dtype=setup.dtype,
+            quant=setup.quant,
             device="cpu",
             threads=setup.threads,
             max_model_len=setup.max_model_len,
             max_batch_tokens=setup.max_batch_tokens,
         )
         seconds = time.perf_counter() - start
-        return Loaded(seconds, self._llm.dtype, torch.get_num_threads(), _versions("torch"))
+        return Loaded(seconds, self._llm.dtype, self._llm.threads, _versions("torch"), self._llm.decode_bytes)
 
     def generate(self, prompt_token_ids: Sequence[int], new_tokens: int) -> Generation:
         """See `Contestant`."""
