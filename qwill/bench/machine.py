@@ -88,20 +88,20 @@ def read_bandwidth(threads: int) -> float:
     Far more than any cache holds is read and added up, by a kernel of ours that does nothing else. Without native
     kernels it is the best of torch's sum, torch's matrix-vector product, and our own one-row bf16 linear layer.
     """
-    from qwill.ops import native_ops
-
-    ops = native_ops()
-    readers = _torch_readers(threads) if ops is None else [_native_reader(ops.kernels, threads)]
+    try:
+        readers = [_native_reader(threads)]
+    except ImportError:
+        readers = _torch_readers(threads)
     return BANDWIDTH_BYTES / min(_fastest(reader, BANDWIDTH_SECONDS / len(readers)) for reader in readers)
 
 
-def _native_reader(kernels: Any, threads: int) -> Callable[[], Any]:
+def _native_reader(threads: int) -> Callable[[], Any]:
     import torch
 
     from qwill import _native
 
     pool, words = _native.Pool(threads), torch.ones(BANDWIDTH_BYTES // 4)
-    return lambda: _native.read(pool, kernels, words.data_ptr(), len(words))
+    return lambda: _native.read(pool, _native.kernels(""), words.data_ptr(), len(words))
 
 
 def _torch_readers(threads: int) -> list[Callable[[], Any]]:

@@ -10,7 +10,9 @@ import pytest
 
 from qwill.bench.compare import CompareSettings
 from qwill.bench.decode import DecodeSettings
-from qwill.bench.results import Group, Measurement, Row, Run
+from qwill.bench.kernels import KernelMeasurement, KernelSettings, Timing
+from qwill.bench.prefill import PrefillSettings
+from qwill.bench.results import Group, Measurement, Row, Run, Spread
 from qwill.cli import main
 from qwill.settings import EngineSettings
 
@@ -22,9 +24,21 @@ def measurement() -> Measurement:
     return Measurement("decode", "m", "qwen3", 1000, "float32", 1, "now", machine, 1e9, {}, [Group(8, 2, [row])])
 
 
-@pytest.mark.parametrize(("kind", "settings"), [("compare", CompareSettings), ("decode", DecodeSettings)])
+@pytest.mark.parametrize(
+    ("kind", "words", "settings"),
+    [
+        ("compare", ["--new-tokens", "9"], CompareSettings(new_tokens=9, repeats=4)),
+        ("decode", ["--new-tokens", "9"], DecodeSettings(new_tokens=9, repeats=4)),
+        ("prefill", ["--prompt-tokens", "9"], PrefillSettings(prompt_tokens=(9,), repeats=4)),
+    ],
+)
 def test_settings_reach_the_measurement_and_its_result_is_shown_and_written(
-    kind: str, settings: Any, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: str,
+    words: list[str],
+    settings: Any,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     asked: list[Any] = []
 
@@ -32,13 +46,32 @@ def test_settings_reach_the_measurement_and_its_result_is_shown_and_written(
         asked.append(arguments)
         return measurement()
 
-    monkeypatch.setattr(f"qwill.bench.{kind}.{'measure' if kind == 'decode' else 'compare'}", measure)
-    assert main(["bench", kind, "m", "--new-tokens", "9", "-t", "1", "--repeats", "4", "-o", "out/result.json"]) == 0
-    assert asked == [("m", settings(new_tokens=9, repeats=4), EngineSettings(threads=1))]
+    monkeypatch.setattr(f"qwill.bench.{kind}.{'compare' if kind == 'compare' else 'measure'}", measure)
+    assert main(["bench", kind, "m", *words, "-t", "1", "--repeats", "4", "-o", "out/result.json"]) == 0
+    assert asked == [("m", settings, EngineSettings(threads=1))]
     assert "decode tok/s" in capsys.readouterr().out
     assert json.loads((home / "out/result.json").read_text())["groups"][0]["new_tokens"] == 2
     assert main(["bench", kind, "m", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["read_bandwidth"] == 1e9
+
+
+def test_kernels_need_no_model_and_their_timings_are_shown_and_written(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+
+    def measure(*arguments: Any, progress: Any) -> KernelMeasurement:
+        asked.append(arguments)
+        timing = Timing("rms_norm", "", 1, Spread(1e-6, 1e-6, 1e-6), 8e9, None, None)
+        return KernelMeasurement("avx2", 1, "now", {"cpu": "any"}, 1e9, {}, [timing])
+
+    monkeypatch.setattr("qwill.bench.kernels.measure", measure)
+    assert main(["bench", "kernels", "--context", "99", "-t", "1", "-o", "out/result.json"]) == 0
+    assert asked == [(KernelSettings(context=99), 1)]
+    assert "rms_norm" in capsys.readouterr().out
+    assert json.loads((home / "out/result.json").read_text())["timings"][0]["op"] == "rms_norm"
+    assert main(["bench", "kernels", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["isa"] == "avx2"
 
 
 @pytest.mark.parametrize(
@@ -48,6 +81,8 @@ def test_settings_reach_the_measurement_and_its_result_is_shown_and_written(
         (["compare", "m", "--peer", "lamacpp"], "llamacpp"),
         (["compare", "m", "--chart", "x.gif"], ".svg"),
         (["decode", "m", "--prompt-tokens", "0"], "1 … 16 lengths"),
+        (["prefill", "m", "--prompt-tokens", "0"], "1 … 16 lengths"),
+        (["kernels", "--op-seconds", "0"], "0.001 … 60"),
         (["comprae", "m"], "did you mean compare?"),
         (["compare"], "MODEL is missing"),
     ],
@@ -59,8 +94,7 @@ def test_impossible_work_is_refused_at_once(
     assert told in capsys.readouterr().err
 
 
-def test_without_a_subcommand_both_are_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_subcommand_all_are_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench"]) == 0
     out = capsys.readouterr().out
-    assert "compare" in out
-    assert "decode" in out
+    assert all(name in out for name in ("compare", "decode", "prefill", "kernels"))

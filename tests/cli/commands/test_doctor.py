@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from qwill.cli import main
 from qwill.cli.commands.doctor import effective_settings
 from qwill.cli.layers import Layer, known_keys
+from qwill.ops import backend, native_ops, why_no_native_ops
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +43,29 @@ def test_as_json_the_report_is_one_object(home: Path, capsys: pytest.CaptureFixt
     report = json.loads(capsys.readouterr().out)
     assert 1 <= report["processor"]["cores usable"] <= len(os.sched_getaffinity(0))
     assert set(report) == {"software", "processor", "kernels", "memory", "folders", "sources"}
+
+
+def test_it_tells_which_ops_run_and_why(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def kernels() -> dict[str, Any]:
+        backend.native_ops.cache_clear()
+        assert main(["doctor", "--json"]) == 0
+        return dict(json.loads(capsys.readouterr().out)["kernels"])
+
+    ops, why = native_ops(), why_no_native_ops()
+    if ops is None:
+        assert why in kernels()["back end"]
+    else:
+        assert kernels()["back end"] == "native"
+        assert ops.isa in kernels()["instruction set"]
+        monkeypatch.setenv("QWILL_ISA", "baseline")
+        assert kernels()["instruction set"].startswith("baseline")
+        monkeypatch.setenv("QWILL_ISA", "avx3")
+        assert "'avx3' does not run here" in kernels()["back end"]
+    monkeypatch.setenv("QWILL_OPS", "reference")
+    assert "QWILL_OPS=reference" in kernels()["back end"]
+    backend.native_ops.cache_clear()
 
 
 def test_every_setting_is_listed_with_its_source(
