@@ -67,6 +67,7 @@ def test_a_forked_child_computes_on_the_pool_of_its_parent() -> None:
     script = """
 import os, torch
 from qwill import _native as native
+torch.set_num_threads(1)  # torch's own threads do not come along into a child
 pool, kernels = native.Pool(3), native.kernels("")
 x, y = torch.arange(100_000.0), torch.empty(100_000)
 def double():
