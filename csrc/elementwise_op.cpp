@@ -9,7 +9,8 @@ namespace qwill {
 namespace {
 
 constexpr int64_t kElementsPerTask = 8192;  // some microseconds of work: enough to be worth a hand-off
-constexpr int64_t kAnglesPerTask = 256;     // a sine costs what fifty multiplications cost
+constexpr int64_t kGatesPerTask = 2048;     // an exponential costs what ten multiplications cost
+constexpr int64_t kAnglesPerTask = 256;     // a sine, fifty
 constexpr int64_t kFloatsReadPerTask = 256 * 1024;
 
 // work(begin, end) over [0, count), `step` at a time.
@@ -33,7 +34,9 @@ std::unique_ptr<Op> over_range(int64_t count, int64_t step, Work work) {
   return std::make_unique<RangeOp<Work>>(count, step, std::move(work));
 }
 
-int64_t rows_per_task(int64_t columns) { return std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, columns)); }
+int64_t rows_per_task(int64_t columns) {
+  return std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, columns));
+}
 
 // Phase 0 finds the greatest of each piece of a row, phase 1 that of the row.
 class ArgmaxOp final : public Op {
@@ -113,7 +116,7 @@ std::unique_ptr<Op> rotary_angles_op(int64_t tokens, Angles angles, float* cos, 
 // Cut at any element, not only between rows: of one token there are features enough for several threads.
 std::unique_ptr<Op> silu_and_mul_op(const Kernels& kernels, const float* gate_up, int64_t tokens, int64_t features,
                                     float* y) {
-  return over_range(tokens * features, kElementsPerTask, [=, &kernels](int64_t begin, int64_t end) {
+  return over_range(tokens * features, kGatesPerTask, [=, &kernels](int64_t begin, int64_t end) {
     while (begin < end) {
       int64_t row = begin / features, column = begin % features;
       int64_t count = std::min(features - column, end - begin);

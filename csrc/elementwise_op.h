@@ -10,7 +10,8 @@ namespace qwill {
 
 std::unique_ptr<Op> rms_norm_op(const Kernels& kernels, int64_t tokens, HeadRows x, Norm norm, float* y);
 std::unique_ptr<Op> rope_op(const Kernels& kernels, int64_t tokens, HeadRows x, Rotary rotary, float* y);
-std::unique_ptr<Op> norm_rope_op(const Kernels& kernels, int64_t tokens, HeadRows x, Norm norm, Rotary rotary, float* y);
+std::unique_ptr<Op> norm_rope_op(const Kernels& kernels, int64_t tokens, HeadRows x, Norm norm, Rotary rotary,
+                                 float* y);
 
 // positions (T), frequencies (size / 2) in radians per position -> cos, sin (T, size), times amplitude.
 struct Angles {

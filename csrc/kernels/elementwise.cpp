@@ -11,7 +11,7 @@ const float* row_of(const HeadRows& x, int64_t row) {
   return x.x + row / x.heads * x.token_stride + row % x.heads * x.head_stride;
 }
 
-// step(i, n) for the n ≤ 16 elements from each i on. Whole steps see the constant 16, so nothing is left of their tails.
+// step(i, n) for the n ≤ 16 elements from each i on. Whole steps see the constant 16, and lose all code for tails.
 template <class Step>
 QWILL_INLINE void by_sixteen(int64_t count, Step step) {
   int64_t i = 0;
@@ -38,7 +38,10 @@ float sum_of_squares(const float* x, int64_t size) {
 void norm_row(const float* x, int64_t size, const Norm& norm, float* y) {
   float mean = sum_of_squares(x, size) / (float)size;
   F scale = set1(1.0f / __builtin_sqrtf(mean + norm.eps));
-  by_sixteen(size, QWILL_STEP { store_first(y + i, load_first(norm.weight + i, n) * (load_first(x + i, n) * scale), n); });
+  by_sixteen(size, QWILL_STEP {
+    F w = load_first(norm.weight + i, n);
+    store_first(y + i, w * (load_first(x + i, n) * scale), n);
+  });
 }
 
 // Dimension i turns together with dimension i + size / 2. y may be x.
