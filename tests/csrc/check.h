@@ -34,7 +34,9 @@ inline std::mt19937& generator() {
   return numbers;
 }
 
-inline int64_t random_below(int64_t bound) { return static_cast<int64_t>(generator()() % static_cast<uint32_t>(bound)); }
+inline int64_t random_below(int64_t bound) {
+  return static_cast<int64_t>(generator()() % static_cast<uint32_t>(bound));
+}
 
 inline Floats random_floats(int64_t count, float scale = 1.0f) {
   std::normal_distribution<float> normal(0.0f, scale);

@@ -155,7 +155,8 @@ void check_product(const Kernels& kernels, const Matrix& matrix, int64_t tokens)
   const WeightPart& part = matrix.part();
   Activations a{tokens, part.columns};
   bool as_codes = part.format.bits <= 8;
-  Floats y = unwritten(tokens * part.rows), bias = random_floats(part.rows), residual = random_floats(tokens * part.rows);
+  Floats y = unwritten(tokens * part.rows), bias = random_floats(part.rows);
+  Floats residual = random_floats(tokens * part.rows);
   LinearOutput out{y.data(), part.rows, bias.data(), residual.data(), part.rows};
   int64_t panels = (part.rows + kPanelRows - 1) / kPanelRows, middle = panels / 2;
   std::vector<uint8_t> scratch(static_cast<size_t>(linear_scratch_bytes(part.columns)));

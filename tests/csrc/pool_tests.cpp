@@ -25,7 +25,8 @@ class CountingOp final : public Op {
   int64_t own_bytes() override { return 100; }
   void run(int phase, int64_t task, const Workspace& workspace) const override {
     if (phase > 0) CHECK(done_[phase - 1].load() % tasks_ == 0 && done_[phase - 1].load() > done_[phase].load());
-    CHECK(reinterpret_cast<uintptr_t>(workspace.shared) % 64 == 0 && reinterpret_cast<uintptr_t>(workspace.own) % 64 == 0);
+    CHECK(reinterpret_cast<uintptr_t>(workspace.shared) % 64 == 0);
+    CHECK(reinterpret_cast<uintptr_t>(workspace.own) % 64 == 0);
     auto* shared = reinterpret_cast<int64_t*>(workspace.shared);
     if (phase > 0) CHECK(shared[task] == 1000 * (phase - 1) + task);
     shared[task] = 1000 * phase + task;
