@@ -217,7 +217,8 @@ def _size_cache(
         CapacityError: kv_memory or the memory cannot hold max_model_len.
     """
     wanted = settings.max_model_len or config.max_position_embeddings
-    block_bytes = 2 * BLOCK_SIZE * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+    row_bytes = config.head_dim * dtype.itemsize + (torch.float32.itemsize if dtype is torch.int8 else 0)  # a scale
+    block_bytes = 2 * BLOCK_SIZE * config.num_layers * config.num_kv_heads * row_bytes
     need = -(-wanted // BLOCK_SIZE) * block_bytes
     memory = settings.kv_memory
     if memory is None:

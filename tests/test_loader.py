@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import torch
 from qwill.config import load_config
 from qwill.errors import CapacityError, ConfigError, ModelNotFoundError, SettingError, UsageError
 from qwill.hub.progress import SilentProgress
-from qwill.loader import choose_device, choose_dtype, load, sampling_defaults
+from qwill.loader import choose_device, choose_dtype, choose_numerics, load, sampling_defaults
+from qwill.ops import native_ops
+from qwill.packing import Packing
 from qwill.settings import EngineSettings
 
 CPU = torch.device("cpu")
@@ -86,12 +89,50 @@ TOKEN_BYTES = 2 * 3 * 2 * 16 * 4  # K and V, 3 layers, 2 key-value heads, 16 dim
     ],
 )
 def test_the_cache_holds_the_context(settings: dict[str, Any], length: int, blocks: int, tiny_chat_model: Path) -> None:
-    loaded = load(str(tiny_chat_model), EngineSettings(threads=1, **settings), SilentProgress())
+    loaded = load(str(tiny_chat_model), EngineSettings(threads=1, kv_dtype="float32", **settings), SilentProgress())
     assert (loaded.max_model_len, loaded.kv_cache.num_blocks) == (length, blocks)
 
 
+def test_an_int8_cache_counts_its_scales(tiny_chat_model: Path) -> None:
+    settings = EngineSettings(kv_dtype="int8", kv_memory=2 * 3 * 2 * (16 + 4) * 16 * 5, threads=1)
+    cache = load(str(tiny_chat_model), settings, SilentProgress()).kv_cache
+    assert cache.num_blocks == 5
+    assert cache.key_scales is not None
+
+
+NATIVE = pytest.mark.skipif(native_ops() is None, reason="the native kernels do not run here")
+
+
+@NATIVE
+@pytest.mark.parametrize(
+    ("settings", "cache", "packing"),
+    [
+        ({}, "bfloat16", Packing(torch.bfloat16, "int8", keep=True)),
+        ({"quant": "none"}, "bfloat16", Packing(torch.bfloat16, "none", keep=True)),
+        ({"quant": "int4"}, "bfloat16", Packing(torch.bfloat16, "int4", keep=False)),
+        ({"dtype": "float32"}, "float32", Packing(torch.float32, "none", keep=False)),
+        ({"dtype": "float32", "quant": "int8"}, "bfloat16", Packing(torch.float32, "int8", keep=False)),
+        ({"dtype": "bfloat16", "kv_dtype": "int8"}, "int8", Packing(torch.bfloat16, "none", keep=False)),
+        ({"dtype": "float16"}, "float16", None),
+    ],
+)
+def test_number_formats_follow_the_settings(
+    settings: dict[str, Any], cache: str, packing: Packing | None, tiny_checkpoint: Callable[..., Path]
+) -> None:
+    config = dataclasses.replace(load_config(tiny_checkpoint("qwen3")), dtype="bfloat16")
+    numerics = choose_numerics(EngineSettings(**settings), config, torch.device("cpu"))
+    assert (str(numerics.kv_cache), numerics.packing) == (f"torch.{cache}", packing)
+    assert numerics.activations is (torch.float16 if packing is None else torch.float32)
+
+
+def test_quantization_without_native_kernels_is_refused(tiny_checkpoint: Callable[..., Path]) -> None:
+    config = load_config(tiny_checkpoint("qwen3"))
+    with pytest.raises(SettingError, match="quant = int4 needs the native kernels"):
+        choose_numerics(EngineSettings(quant="int4"), config, torch.device("cuda"))
+
+
 def test_a_context_that_kv_memory_cannot_hold_is_refused_with_a_length_that_fits(tiny_chat_model: Path) -> None:
-    settings = EngineSettings(max_model_len=200, kv_memory=100 * TOKEN_BYTES, threads=1)
+    settings = EngineSettings(max_model_len=200, kv_memory=100 * TOKEN_BYTES, kv_dtype="float32", threads=1)
     with pytest.raises(CapacityError, match="max_model_len to 96"):
         load(str(tiny_chat_model), settings, SilentProgress())
 

@@ -119,7 +119,7 @@ def test_values_that_python_cannot_print_still_give_an_error_text() -> None:
 def test_an_unknown_name_gets_the_nearest_known_one() -> None:
     with pytest.raises(SettingError, match="did you mean max_model_len"):
         with_overrides(EngineSettings(), {"max_modellen": 5})
-    with pytest.raises(SettingError, match="known: dtype, device"):
+    with pytest.raises(SettingError, match="known: dtype, quant"):
         with_overrides(EngineSettings(), {"zzz": 5})
 
 
