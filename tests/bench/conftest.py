@@ -33,6 +33,7 @@ for line in sys.stdin:
         setup = request["setup"]
         result = {"seconds": 0.25, "dtype": wish.get("dtype", setup["dtype"]), "versions": {"pretender": "1"}}
         result["threads"] = wish.get("threads", setup["threads"])
+        result["weight_bytes"] = wish.get("weight_bytes")
     elif op == "generate":
         count = request["new_tokens"] + wish.get("extra", 0)
         ids = [(sum(request["prompt_token_ids"]) + i) % 500 for i in range(count)]

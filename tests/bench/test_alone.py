@@ -22,12 +22,14 @@ def test_each_length_is_warmed_up_and_measured_with_its_own_number_of_new_tokens
 ) -> None:
     engine, log = EngineSettings(threads=1), tmp_path / "log"
     occasion = Occasion.now("any", str(tiny_model), engine)
-    measured = measure_alone(occasion, engine, {5: 2, 9: 1}, 3, command=pretender_command(log=str(log)))
+    command = pretender_command(log=str(log), weight_bytes=4242)
+    measured = measure_alone(occasion, engine, {5: 2, 9: 1}, 3, command=command)
     requests = [json.loads(line) for line in log.read_text().splitlines()]
     work = [(len(r["prompt_token_ids"]), r["new_tokens"]) for op, r in requests if op == "generate"]
     assert work == [(5, 2)] * 4 + [(9, 1)] * 4
     assert [len(group.rows[0].runs) for group in measured.groups] == [3, 3]
     assert measured.read_bandwidth == 1e10
+    assert measured.groups[0].rows[0].weight_bytes == 4242
     assert requests[-1][0] == "read_bandwidth"
 
 

@@ -38,7 +38,7 @@ def test_each_request_has_its_answer() -> None:
         {"op": "generate", "prompt_token_ids": [7, 8, 9], "new_tokens": 2},
         {"op": "logits", "token_ids": [1, 4], "wanted": [0, 1]},
     ) == [
-        {"result": {"seconds": 1.5, "dtype": "float32", "threads": 2, "versions": {}}},
+        {"result": {"seconds": 1.5, "dtype": "float32", "threads": 2, "versions": {}, "weight_bytes": None}},
         {"result": {"token_ids": [7, 8], "seconds": [0.5, 0.5]}},
         {"result": [4.0, 4.0]},
     ]
