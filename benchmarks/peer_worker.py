@@ -16,9 +16,6 @@ from collections.abc import Callable
 
 Generate = Callable[[list[int], int], list[float]]
 
-REPEATS = 2
-"""The best of so many counts, in each process."""
-
 
 def main() -> None:
     """Measure one engine and print its figures."""
@@ -28,10 +25,10 @@ def main() -> None:
     generate = engines[engine](model, *quant)
     figures = {"load s": time.perf_counter() - start}
     generate(ids(32, 99), 4)  # warm up
-    figures["decode"] = max(decode(generate, 32, 128, seed) for seed in range(REPEATS))
+    figures["decode"] = decode(generate, 32, 128, 1)
     figures["peak rss MiB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     for length in (512, 2048):
-        figures[f"prefill {length}"] = max(prefill(generate, length, seed) for seed in range(REPEATS))
+        figures[f"prefill {length}"] = prefill(generate, length, 2)
     if int(deep):
         figures["deep"] = decode(generate, int(deep), 32, 7)
     print(json.dumps(figures))

@@ -42,7 +42,7 @@ def main() -> None:
     runs: list[dict[str, Any]] = []
     for number in range(options.rounds):
         for name, measure in contestants.items():
-            bandwidth = read_bandwidth(threads=THREADS)
+            bandwidth = read_bandwidth(threads=THREADS) / 1e9
             figures = measure()
             runs.append({"engine": name, "round": number, "read_gb_per_s": bandwidth, "figures": figures})
             print(f"{name:16} {bandwidth:5.1f} GB/s ", figures, flush=True)
@@ -57,6 +57,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--model", required=True, help="the checkpoint's folder, unquantized, or a GGUF file")
     parser.add_argument("--quant", nargs="*", default=["int4", "int8", "none"], help="what qwill makes of it")
+    parser.add_argument("--folder", nargs="*", default=[], help="NAME=DIR: what `qwill quantize` made, as it is")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--deep", type=int, default=4096, help="context of the deep measurement; 0 leaves it out")
@@ -69,8 +70,12 @@ def parse() -> argparse.Namespace:
 
 def qwill(options: argparse.Namespace) -> dict[str, Callable[[], Figures]]:
     """One contestant for each way to quantize."""
-    command = [sys.executable, str(WORKER), "qwill", options.model, str(options.deep)]
-    return {f"qwill {quant}": partial(run_worker, [*command, quant]) for quant in options.quant}
+    command = [sys.executable, str(WORKER), "qwill"]
+    made = {f"qwill {quant}": [*command, options.model, str(options.deep), quant] for quant in options.quant}
+    for text in options.folder:
+        name, folder = text.split("=")
+        made[f"qwill {name}"] = [*command, folder, str(options.deep), "auto"]
+    return {name: partial(run_worker, call) for name, call in made.items()}
 
 
 def workers(options: argparse.Namespace) -> dict[str, Callable[[], Figures]]:

@@ -18,7 +18,7 @@ from qwill.formats import open_checkpoint
 from qwill.hub import LocalModel, resolve
 from qwill.hub.progress import Progress
 from qwill.models.qwen3 import CausalLM
-from qwill.ops import native_ops, why_no_native_ops
+from qwill.ops import native_ops, warn_if_not_built, why_no_native_ops
 from qwill.packing import Packing
 from qwill.quantization import PackedWeight
 from qwill.sampling_params import SamplingParams
@@ -165,6 +165,8 @@ def choose_numerics(settings: EngineSettings, config: ModelConfig, device: torch
         raise SettingError(f"quant = {settings.quant} needs the native kernels: {why}", hint="use quant='none'")
     kv_cache = KV_DTYPES.get(settings.kv_dtype, dtype)
     if not native:
+        if device.type == "cpu":
+            warn_if_not_built()
         return Numerics(dtype, kv_cache, None)
     quant = settings.quant
     if quant == "auto":

@@ -12,7 +12,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from qwill.batch import Batch
-from qwill.ops.backend import native_ops, ops_for, ops_for_weight, why_no_native_ops
+from qwill.ops.backend import native_ops, ops_for, ops_for_weight, warn_if_not_built, why_no_native_ops
 from qwill.quantization import PackedWeight
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "rotary_angles",
     "rows",
     "silu_and_mul",
+    "warn_if_not_built",
     "why_no_native_ops",
 ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +21,7 @@ from qwill.quantization import PackedWeight
 if TYPE_CHECKING:
     from qwill.ops.native import NativeOps
 
-__all__ = ["native_ops", "ops_for", "ops_for_weight", "why_no_native_ops"]
+__all__ = ["BUILD_HINT", "native_ops", "ops_for", "ops_for_weight", "warn_if_not_built", "why_no_native_ops"]
 
 BUILD_HINT = (
     "install a C++20 compiler (Debian: apt-get install g++), then `pip install --force-reinstall --no-deps qwill`"
@@ -44,6 +45,13 @@ def why_no_native_ops() -> str:
     if _choice() == "reference":
         return "QWILL_OPS=reference asks for the plain PyTorch ops"
     return "" if _extension() else "the native kernels were not built when qwill was installed"
+
+
+@functools.cache
+def warn_if_not_built() -> None:
+    """Say, once in a process, that native kernels are missing and what to do; nothing where they are not wanted."""
+    if _choice() == "auto" and not _extension():
+        warnings.warn(f"running on PyTorch's ops, which is slower: {why_no_native_ops()}; {BUILD_HINT}", stacklevel=2)
 
 
 @functools.cache

@@ -58,6 +58,8 @@ def test_unknown_names_are_errors_with_the_known_ones(variables: dict[str, str],
 def test_native_ops_that_were_not_built_are_missed_only_when_asked_for() -> None:
     hide = "import sys; sys.modules['qwill._native'] = None; import importlib.util as u; find = u.find_spec; "
     hide += "u.find_spec = lambda name, *a: None if name == 'qwill._native' else find(name, *a); "
+    warn = "; from qwill.ops import warn_if_not_built as warn; warn(); warn()"
     for choice, output in (("", "reference"), ("native", "were not built")):
-        answer = run(hide + ASK, {**os.environ, "QWILL_OPS": choice})
+        answer = run(hide + ASK + warn, {**os.environ, "QWILL_OPS": choice})
         assert output in answer.stdout + answer.stderr
+        assert answer.stderr.count("which is slower") == (choice == "")
