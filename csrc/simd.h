@@ -19,7 +19,7 @@
 #endif
 
 #define QWILL_METHOD inline __attribute__((always_inline))
-#define QWILL_INLINE static QWILL_METHOD
+#define QWILL_INLINE static __attribute__((unused)) QWILL_METHOD
 
 namespace qwill::QWILL_ISA {
 
