@@ -9,12 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#if defined(QWILL_SIMDE)
-#define SIMDE_ENABLE_NATIVE_ALIASES
-#include <simde/x86/avx512.h>
-#include <simde/x86/f16c.h>
-#include <simde/x86/fma.h>
-#elif defined(__AVX2__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
