@@ -44,7 +44,7 @@ from qwill.system import usable_cores
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b")
 OURS = ("int8", "int4")
-LLAMA_CPP = ("Q8_0", "Q4_0", "Q4_K_M")
+LLAMA_CPP = ("Q8_0", "Q4_K_M", "Q4_0")
 TEXTS = ("english", "chinese")
 WINDOW = 512
 
@@ -202,6 +202,7 @@ def row_head(work: Work, way: Way, judge: str) -> Row:
         "model": work.model,
         "text": work.text.name,
         "text_sha256": work.text.sha256,
+        "text_tokens": work.tokens,
         "way": str(way),
         "judge": judge,
         "file_bits_per_weight": file_bits(way.path) if way.maker == "llama.cpp" else None,
