@@ -30,8 +30,8 @@ def is_sensitive(name: str, num_layers: int | None = None) -> bool:
 
     Measured on SmolLM2-135M, as the fall of the KL divergence for each share of the weights that is kept in 8 bits:
     v_proj 3.7, the last layer 0.9, down_proj of the first and last eighth 0.9 and of every third layer between 0.8;
-    embedding, q, k 0.3, o_proj 0.2, gate and up 0.1. All that is above 0.5 keeps 8 bits: 5.15 bits per weight there
-    and 5.2 in Qwen3-0.6B, the size of llama.cpp's Q4_K_M, at the same divergence.
+    embedding, q, k 0.3, o_proj 0.2, gate and up 0.1. All that is above 0.5 keeps 8 bits: 5.2 bits per weight there
+    and in Qwen3-0.6B. benchmarks/README.md has what it comes to beside llama.cpp's formats.
 
     Args:
         num_layers: how many the model has; where it is not known, only v_proj counts.
