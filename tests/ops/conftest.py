@@ -17,6 +17,11 @@ _native = importlib.import_module("qwill._native") if importlib.util.find_spec("
 Packed = Callable[..., PackedWeight]
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
 @pytest.fixture(params=_native.instruction_sets() if _native else ["none"])
 def native(request: pytest.FixtureRequest) -> Any:
     if _native is None:

@@ -82,7 +82,8 @@ def test_a_token_gets_the_same_bits_alone_in_any_batch_and_on_any_number_of_thre
 def test_parts_of_different_formats_stand_side_by_side(native: NativeOps, packed: Packed) -> None:
     weight = packed(96, ("uint4_super", 24), ("int8", 5), ("bfloat16", 17), ("int8_super16", 16))
     x, bias = torch.randn(3, 96), torch.randn(62)
-    torch.testing.assert_close(native.linear(x, weight, bias), reference.linear(x, weight, bias), rtol=1e-5, atol=1e-5)
+    want = reference.linear(x, weight, bias)
+    torch.testing.assert_close(native.linear(x, weight, bias), want, rtol=1e-5, atol=float(want.abs().max()) * 3e-6)
 
 
 def test_results_are_written_fully_and_nothing_else_is(native: NativeOps, packed: Packed) -> None:
@@ -143,7 +144,7 @@ def test_random_shapes_and_formats(packed: Packed, data: st.DataObject) -> None:
     weight = packed(K, *parts)
     x = torch.randn(data.draw(st.integers(1, 40)), K)
     want = reference.linear(x, weight)
-    torch.testing.assert_close(native.linear(x, weight), want, rtol=1e-5, atol=float(want.abs().max()) * 3e-6)
+    torch.testing.assert_close(native.linear(x, weight), want, rtol=1e-5, atol=float(want.abs().max()) * 1e-5)
 
 
 def test_hostile_shapes_raise_before_a_kernel_runs(native: NativeOps, packed: Packed) -> None:
