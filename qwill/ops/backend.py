@@ -21,7 +21,7 @@ from qwill.quantization import PackedWeight
 if TYPE_CHECKING:
     from qwill.ops.native import NativeOps
 
-__all__ = ["BUILD_HINT", "native_ops", "ops_for", "ops_for_weight", "warn_if_not_built", "why_no_native_ops"]
+__all__ = ["native_ops", "ops_for", "ops_for_weight", "warn_if_not_built", "why_no_native_ops"]
 
 BUILD_HINT = (
     "install a C++20 compiler (Debian: apt-get install g++), then `pip install --force-reinstall --no-deps qwill`"

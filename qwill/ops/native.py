@@ -193,14 +193,6 @@ class NativeOps:
         _native.rows(self.pool, self.program, x.data_ptr(), places.data_ptr(), R, C, y.data_ptr())
         return y
 
-    def argmax(self, x: Tensor) -> Tensor:
-        """See `qwill.ops.argmax`."""
-        _check(x, "x", torch.float32, (-1, -1))
-        R, V = x.shape
-        places = torch.empty(R, dtype=torch.int64)
-        _native.argmax(*self._place, x.data_ptr(), R, V, places.data_ptr())
-        return places
-
     @property
     def _place(self) -> tuple[Any, Any, Any]:
         return self.pool, self.program, self.kernels

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qwill.quantization import GROUP, RUN_GROUPS, Codes, PackedPart, PackedWeight, WeightFormat, unpack, unpack_dense
 
-__all__ = ["integer_products", "packed_linear", "packed_rows", "quantize_activations"]
+__all__ = ["integer_products", "packed_linear", "packed_rows", "quantize_activations", "round_to_int8"]
 
 
 def packed_rows(token_ids: Tensor, weight: PackedWeight) -> Tensor:
@@ -45,11 +45,20 @@ def quantize_activations(x: Tensor) -> tuple[Tensor, Tensor]:
     A group with a value that is not finite has a scale of NaN.
     """
     groups = torch.nn.functional.pad(x, (0, -x.shape[1] % GROUP)).view(len(x), -1, GROUP)  # (T, G, 32)
-    greatest = groups.abs().amax(-1)  # (T, G)
+    codes, scales = round_to_int8(groups)
+    return codes.int(), scales
+
+
+def round_to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x (..., K) fp32 -> int8 codes (..., K) and one fp32 scale (...) for each K: the greatest magnitude / 127.
+
+    Where a value is not finite the scale is NaN.
+    """
+    greatest = x.abs().amax(-1)
     # A division: `127 / tensor` would be a rounded reciprocal times 127.
     inverse = torch.where(greatest > 1e-30, torch.full_like(greatest, 127) / greatest, 0.0)
-    codes = (groups * inverse[..., None]).round().nan_to_num(0.0).int()
-    return codes, torch.where(greatest.isfinite(), greatest / 127.0, torch.nan)
+    codes = (x * inverse[..., None]).round().nan_to_num(0.0).to(torch.int8)
+    return codes, torch.where(greatest.isfinite(), greatest / 127, torch.nan)
 
 
 def integer_products(codes: Tensor, weight: Codes, format: WeightFormat) -> Tensor:

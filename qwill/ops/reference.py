@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qwill.batch import Batch, ContextSpan
-from qwill.ops.quantized import packed_linear, packed_rows
+from qwill.ops.quantized import packed_linear, packed_rows, round_to_int8
 from qwill.quantization import PackedWeight
 
 FEW_ROWS = 16
@@ -141,7 +141,7 @@ class _Rows:
     def write(self, slots: Tensor, x: Tensor) -> None:
         """x (T, Hkv, D) to T slots."""
         if self.scales is not None:
-            x, scales = _to_int8(x)  # (T, Hkv, D) (T, Hkv)
+            x, scales = round_to_int8(x.float())  # (T, Hkv, D) (T, Hkv)
             self.scales.index_copy_(0, slots, scales)
         self.rows.index_copy_(0, slots, x.to(self.rows.dtype))
 
@@ -150,15 +150,6 @@ class _Rows:
         if self.scales is None:
             return self.rows[slots].to(dtype)
         return (self.rows[slots] * self.scales[slots][..., None]).to(dtype)
-
-
-def _to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Codes and the scale of each row, its greatest magnitude / 127. A row with a non-finite value gets NaN."""
-    wide = x.float()
-    greatest = wide.abs().amax(-1)
-    inverse = torch.where(greatest > 1e-30, torch.full_like(greatest, 127) / greatest, 0.0)
-    codes = (wide * inverse[..., None]).round().nan_to_num(0.0)
-    return codes.to(torch.int8), torch.where(greatest.isfinite(), greatest / 127, torch.nan)
 
 
 def _attend(q: Tensor, keys: _Rows, values: _Rows, span: ContextSpan) -> Tensor:
