@@ -8,7 +8,7 @@ pages are given back. Knows no text, no scheduling, no network.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ from qwill.packing import Matrix, Packing, pack_tensor, packed_nbytes
 from qwill.quantization import PackedWeight, is_sensitive
 from qwill.system import available_memory
 
-__all__ = ["Target", "decode_bytes", "load_model", "parameter_targets"]
+__all__ = ["Target", "decode_bytes", "load_model", "parameter_targets", "weights_of"]
 
 PIECE = 1 << 22
 """Bytes of a file that are converted at a time."""
@@ -92,15 +92,15 @@ def load_model(
 
 def decode_bytes(model: CausalLM) -> int:
     """Bytes of weights that one decoded token reads: all of them, but of an untied embedding only a row."""
-    read = {id(weight): weight.nbytes for weight in _weights_of(model)}
     table, head = model.model.embed_tokens.weight, model.lm_head.weight
-    return sum(read.values()) - (0 if table is head else table.nbytes)
+    return sum(weight.nbytes for weight in weights_of(model)) - (0 if table is head else table.nbytes)
 
 
-def _weights_of(model: nn.Module) -> Iterator[Tensor | PackedWeight]:
-    for module in model.modules():
-        owned = vars(module) | module._parameters
-        yield from (owned[name] for name in ("weight", "bias") if owned.get(name) is not None)
+def weights_of(model: nn.Module) -> list[Tensor | PackedWeight]:
+    """Every weight and bias of a model, plain or packed; a tied one once."""
+    owners = [vars(module) | module._parameters for module in model.modules()]
+    found = [owner[name] for owner in owners for name in ("weight", "bias") if owner.get(name) is not None]
+    return list({id(weight): weight for weight in found}.values())
 
 
 def _put(model: CausalLM, parameter: str, value: Tensor | PackedWeight) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from qwill.eval.scores import Scores
+from qwill.weights import weights_of
 
 __all__ = ["Divergence", "Quality", "Size", "as_record", "model_size", "summarize"]
 
@@ -33,9 +34,7 @@ class Size:
 
 def model_size(model: nn.Module) -> Size:
     """Add up every weight and bias of a model, plain or packed."""
-    owners = [vars(module) | module._parameters for module in model.modules()]
-    found = [owner[name] for owner in owners for name in ("weight", "bias") if owner.get(name) is not None]
-    tensors = {id(tensor): tensor for tensor in found}.values()
+    tensors = weights_of(model)
     return Size(sum(math.prod(tensor.shape) for tensor in tensors), sum(tensor.nbytes for tensor in tensors))
 
 
