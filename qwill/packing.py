@@ -88,13 +88,15 @@ def pack_tensor(matrix: Matrix, packing: Packing, advance: Callable[[int], None]
         advance(matrix.info.nbytes)
         return stored_part(matrix.info)
     step = rows if matrix.rotated_heads else max(PIECE // columns // PANEL_ROWS, 1) * PANEL_ROWS
-    pieces = []
+    format = _format(matrix.info, packing, sensitive=matrix.sensitive)
+    data = torch.empty(format.nbytes(rows, columns), dtype=torch.uint8)
     for start in range(0, rows, step):
         stop = min(start + step, rows)
-        pieces.append(_pack_rows(matrix, packing, start, stop))
+        at = start // PANEL_ROWS * format.panel_bytes(columns)
+        packed = _pack_rows(matrix, packing, start, stop).data
+        data[at : at + len(packed)] = packed
         advance((stop - start) * row_bytes(matrix.info))
-    data = pieces[0].data if len(pieces) == 1 else torch.cat([piece.data for piece in pieces])
-    return PackedPart(pieces[0].format, rows, data)
+    return PackedPart(format, rows, data)
 
 
 def _pack_rows(matrix: Matrix, packing: Packing, start: int, stop: int) -> PackedPart:
