@@ -20,6 +20,9 @@
     ├── TensorError                 an op was given tensors of a shape, dtype, layout or range it cannot take
     ├── ModelError                  the model computed non-finite logits
     ├── CapacityError               not enough memory for the weights or the KV cache
+    ├── OverloadedError             the waiting queue is full: try again later
+    ├── DeadlineError               a request's time was up before its answer was complete
+    ├── EngineError                 computing a request failed for a reason that nobody foresaw
     └── BenchmarkError              a comparison that would not be fair, or whose results differ
 
 An error's text is three parts, each at most a few lines: `what` (one sentence), `where` (file,
@@ -128,6 +131,18 @@ class ModelError(QwillError):
 
 class CapacityError(QwillError):
     """Not enough memory for the weights or for the KV cache."""
+
+
+class OverloadedError(QwillError):
+    """The waiting queue is full."""
+
+
+class DeadlineError(QwillError):
+    """A request's time was up before its answer was complete."""
+
+
+class EngineError(QwillError):
+    """Computing a request failed for a reason that nobody foresaw; the cause is chained."""
 
 
 class BenchmarkError(QwillError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from qwill.errors import ContextLengthError, PromptError
 from qwill.sampling_params import SamplingParams
@@ -13,7 +13,7 @@ from qwill.sampling_params import SamplingParams
 __all__ = ["Request", "as_conversations", "as_prompts", "as_token_ids", "check_prompt", "clamp_max_tokens"]
 
 
-@dataclass
+@dataclass(eq=False)
 class Request:
     """One answer to one prompt.
 
@@ -27,9 +27,23 @@ class Request:
     max_tokens: int
     index: int = 0
     use_cache: bool = True
+    priority: int = 0
+    """Lower is served first; equals in order of arrival."""
+    deadline: float | None = None
+    """When its time is up, in seconds of `time.monotonic()`."""
+    cache_salt: str = ""
+    """Cached blocks are shared only with requests of the same salt."""
+    thinking: Literal["no", "may", "open"] = "no"
+    """Where a chat's answer begins: it has no thinking, it may open one, or the prompt ends inside one."""
+    grammar: Any = None
+    """What the answer must follow, compiled (`qwill.grammar.Grammar`); None: anything."""
     output_token_ids: list[int] = field(default_factory=list)
+    draft_token_ids: list[int] = field(default_factory=list)
+    """Guesses at the next tokens, for the next step to verify."""
     num_computed_tokens: int = 0
     block_table: list[int] = field(default_factory=list)
+    cached_tokens: int = 0
+    """How many of the prompt's tokens came from the prefix cache when it was first scheduled."""
 
     @property
     def num_tokens(self) -> int:
