@@ -55,6 +55,12 @@ class KVCache:
         """One layer's keys and values by slot: both (blocks * S, Hkv, D). A slot is block * S + offset."""
         return self.keys[layer].flatten(0, 1), self.values[layer].flatten(0, 1)
 
+    def copy_block(self, source: int, target: int, count: int) -> None:
+        """Copy the first `count` tokens of a block, of all layers."""
+        for x in (self.keys, self.values, self.key_scales, self.value_scales):
+            if x is not None:
+                x[:, target, :count] = x[:, source, :count]
+
     def scales(self, layer: int) -> tuple[Tensor | None, Tensor | None]:
         """One layer's scales of keys and values by slot: both (blocks * S, Hkv), or None where there are none."""
         if self.key_scales is None or self.value_scales is None:

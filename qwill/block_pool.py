@@ -1,56 +1,186 @@
-"""BlockPool: which blocks of the KV cache are free. Torch-free; knows neither requests nor tensors."""
+"""BlockPool: which blocks of the KV cache are free, which are in use, and what the computed ones hold.
+
+The prefix cache: a block whose tokens were all computed enters a tree, in which its place is the tokens before it and
+its own. Tokens are compared one by one, so two prompts never share a block by a hash's accident. Who comes later with
+the same beginning uses the same blocks. A block that nobody uses any more stays in the tree until its room is needed,
+the one that was left longest ago first. Torch-free; knows neither requests nor tensors.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
 from qwill.errors import CapacityError
 
-__all__ = ["BlockPool"]
+__all__ = ["BlockPool", "Prefix"]
+
+
+@dataclass(eq=False)
+class _Node:
+    """One block's place in the tree. A root stands for the start of a text and has no block."""
+
+    block: int
+    token_ids: tuple[int, ...]
+    parent: _Node | None
+    children: dict[tuple[int, ...], _Node] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """What the cache holds of the beginning of some tokens.
+
+    `blocks` are whole blocks, to be shared; then come `count` tokens at the head of block `partial`, to be copied,
+    because what follows them there is another text.
+    """
+
+    blocks: list[int]
+    partial: int = -1
+    count: int = 0
 
 
 class BlockPool:
-    """Hands out block numbers 0 … num_blocks − 1.
+    """Hands out block numbers 0 … num_blocks − 1, each of `block_size` tokens, and counts who uses them.
 
     A context whose blocks are consecutive can be read in place. So a request grows into the block after its last
-    one when that is free, and a new request starts in the middle of the longest free run, whose first half is left to
-    whoever grows into it; in an empty pool, at its head.
+    one when that is empty, and a new request starts in the middle of the longest empty run, whose first half is left
+    to whoever grows into it; in an empty pool, at its head.
     """
 
-    def __init__(self, num_blocks: int) -> None:
-        self._free = [True] * num_blocks
-        self.num_free = num_blocks
+    def __init__(self, num_blocks: int, block_size: int = 16) -> None:
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self._users = [0] * num_blocks
+        self._nodes: list[_Node | None] = [None] * num_blocks
+        self._num_empty = num_blocks  # neither in use nor in the tree
+        self._unused: OrderedDict[int, None] = OrderedDict()  # in the tree but not in use, longest unused first
+        self._roots: dict[str, _Node] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that can be had: the empty ones, and cached ones that nobody uses."""
+        return self._num_empty + len(self._unused)
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks in the tree, in use or not."""
+        return sum(node is not None for node in self._nodes)
+
+    def num_new_users(self, blocks: Sequence[int]) -> int:
+        """How many of these are not in use now, so that sharing them takes them from the free ones."""
+        return sum(self._users[block] == 0 for block in blocks)
 
     def allocate(self, after: int | None = None) -> int:
-        """A free block: the one after block `after` if it is free, else one of the longest free run.
+        """A block for one user: the one after block `after` if it is empty, else another, at last a cached one.
 
         Raises:
-            CapacityError: none is free.
+            CapacityError: all are in use.
         """
-        if self.num_free == 0:
-            raise CapacityError("all blocks of the KV cache are in use", hint="raise kv_memory or run fewer requests")
-        following = after + 1 if after is not None else len(self._free)
-        block = following if following < len(self._free) and self._free[following] else self._longest_run()
-        self._free[block] = False
-        self.num_free -= 1
+        if self._num_empty == 0:
+            return self._evict()
+        following = after + 1 if after is not None else self.num_blocks
+        block = following if following < self.num_blocks and self._is_empty(following) else self._longest_run()
+        self._users[block] = 1
+        self._num_empty -= 1
         return block
 
-    def release(self, blocks: list[int]) -> None:
-        """Give blocks back.
+    def share(self, blocks: Sequence[int]) -> None:
+        """One more user for each of these cached blocks."""
+        for block in blocks:
+            self._users[block] += 1
+            self._unused.pop(block, None)
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """One user less for each block of a context, given in its order.
 
         Raises:
-            ValueError: a block is free already, which would let two requests share it by mistake.
+            ValueError: a block is not in use, so it could come to two requests by mistake.
         """
-        for block in blocks:
-            if self._free[block]:
+        for block in reversed(blocks):  # the end of a text goes before its beginning, which more texts may share
+            if self._users[block] == 0:
                 raise ValueError(f"block {block} is free already")
-            self._free[block] = True
-            self.num_free += 1
+            self._users[block] -= 1
+            if self._users[block] > 0:
+                continue
+            if self._nodes[block] is None:
+                self._num_empty += 1
+            else:
+                self._unused[block] = None
+
+    def find(self, token_ids: Sequence[int], salt: str = "") -> Prefix:
+        """The longest beginning of `token_ids` that is cached, to the token. Takes nothing: see `share`."""
+        node = self._roots.get(salt)
+        if node is None:
+            return Prefix([])
+        blocks: list[int] = []
+        start = 0
+        while child := node.children.get(tuple(token_ids[start : start + self.block_size])):
+            if len(child.token_ids) < self.block_size:
+                return Prefix(blocks, child.block, len(child.token_ids))
+            node = child
+            blocks.append(node.block)
+            start += self.block_size
+        rest = tuple(token_ids[start : start + self.block_size])
+        counts = [(_common(child.token_ids, rest), child.block) for child in node.children.values()]
+        count, block = max(counts, default=(0, -1))
+        return Prefix(blocks, block, count) if count else Prefix(blocks)
+
+    def publish(self, block: int, token_ids: Sequence[int], before: int | None, salt: str = "") -> int:
+        """Enter a computed block into the tree, after block `before` (None: a text begins here).
+
+        Returns the block that holds these tokens from now on, with one user taken from `block`: another one where the
+        same text was computed twice. A block that is not full can only be copied from; it enters as it is released.
+        """
+        parent = self._roots.setdefault(salt, _Node(-1, (), None)) if before is None else self._nodes[before]
+        if parent is None or self._nodes[block] is not None:
+            return block
+        key = tuple(token_ids)
+        known = parent.children.get(key)
+        if known is not None:
+            if len(key) < self.block_size:
+                return block
+            self.share([known.block])
+            self.release([block])
+            return known.block
+        self._nodes[block] = parent.children[key] = _Node(block, key, parent)
+        return block
+
+    def _is_empty(self, block: int) -> bool:
+        return self._users[block] == 0 and self._nodes[block] is None
+
+    def _evict(self) -> int:
+        """The block that was left longest ago. It has no children: who used those used it too, and left it later."""
+        if not self._unused:
+            raise CapacityError("all blocks of the KV cache are in use", hint="raise kv_memory or run fewer requests")
+        block, _ = self._unused.popitem(last=False)
+        node = self._nodes[block]
+        assert node is not None
+        assert node.parent is not None
+        del node.parent.children[node.token_ids]
+        self._nodes[block] = None
+        self._forget_empty_roots(node.parent)
+        self._users[block] = 1
+        return block
+
+    def _forget_empty_roots(self, node: _Node) -> None:
+        if node.parent is None and not node.children:
+            self._roots = {salt: root for salt, root in self._roots.items() if root is not node}
 
     def _longest_run(self) -> int:
-        best_start, best_length, start = 0, 0, 0
-        for block, free in enumerate([*self._free, False]):
-            if free:
+        best_start, best_length = max(self._empty_runs(), key=lambda run: run[1])
+        return best_start if best_length == self.num_blocks else best_start + best_length // 2
+
+    def _empty_runs(self) -> Iterator[tuple[int, int]]:
+        """Start and length of each run of empty blocks."""
+        start = 0
+        for block in range(self.num_blocks + 1):
+            if block < self.num_blocks and self._is_empty(block):
                 continue
-            if block - start > best_length:
-                best_start, best_length = start, block - start
+            if block > start:
+                yield start, block - start
             start = block + 1
-        return best_start if best_length == len(self._free) else best_start + best_length // 2
+
+
+def _common(some: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """How many tokens both begin with."""
+    return next((i for i, (a, b) in enumerate(zip(some, other, strict=False)) if a != b), min(len(some), len(other)))

@@ -1,36 +1,62 @@
-"""Engine: many requests, one step at a time, in token ids. Knows no text.
+"""Engine: many requests at once, one step at a time, in token ids. Knows no text.
 
-A step serves requests in order of arrival until its token budget is used up: one token of each that is generating,
-and as much of a waiting prompt as still fits. When the KV cache is full, the newest request gives its blocks back
-and is computed again later. One bad request ends with an error; its neighbours do not notice.
+A step is planned by the scheduler, computed by the runner, and then each request's own sampler chooses its tokens. What
+a request gets never depends on the others, nor on the order, on preemption, on cached blocks or on guesses: logits have
+the same bits in any company, and a guess only saves waiting for a token that the sampler would have chosen anyway.
+One bad request ends with an error; its neighbours do not notice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from qwill.block_pool import BlockPool
-from qwill.errors import QwillError
+from qwill.errors import EngineError, QwillError
+from qwill.faults import Faults
 from qwill.outputs import FinishReason
 from qwill.request import Request
-from qwill.runner import ModelRunner, Scheduled
+from qwill.runner import ModelRunner
 from qwill.sampler import Sampled, Sampler
+from qwill.scheduler import Limits, Scheduled, Scheduler
 
-__all__ = ["Engine", "StepOutput"]
+__all__ = ["Engine", "EngineStats", "StepOutput"]
 
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What a step did for one request: a new token, an end, or both."""
+    """What a step did for one request: a new token, an end, or both. With guesses, a step may bring it several."""
 
     request: Request
     sampled: Sampled | None
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     error: QwillError | None = None
+
+
+@dataclass
+class EngineStats:
+    """What was done since the engine was made: counts in tokens, times in seconds.
+
+    schedule: planning, guessing included; model: forward passes; sample: choosing tokens; other: the rest of steps.
+    """
+
+    steps: int = 0
+    computed_tokens: int = 0
+    generated_tokens: int = 0
+    prompt_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    preemptions: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    schedule_seconds: float = 0.0
+    model_seconds: float = 0.0
+    sample_seconds: float = 0.0
+    other_seconds: float = 0.0
 
 
 class Engine:
@@ -41,72 +67,132 @@ class Engine:
     """
 
     def __init__(
-        self, runner: ModelRunner, *, max_batch_tokens: int, vocab_size: int, eos_token_ids: frozenset[int]
+        self,
+        runner: ModelRunner,
+        limits: Limits,
+        *,
+        vocab_size: int,
+        eos_token_ids: frozenset[int],
+        prefix_cache: bool = True,
     ) -> None:
         self.runner = runner
-        self.pool = BlockPool(runner.kv_cache.num_blocks)
-        self._block_size = runner.kv_cache.block_size
-        self._max_batch_tokens = max_batch_tokens
+        self.pool = BlockPool(runner.kv_cache.num_blocks, runner.kv_cache.block_size)
+        self.stats = EngineStats()
+        self._scheduler = Scheduler(self.pool, limits, prefix_cache=prefix_cache)
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
-        self._requests: list[Request] = []  # in order of arrival
-        self._samplers: dict[int, Sampler] = {}  # by id() of the request
+        self._samplers: dict[Request, Sampler] = {}
+        self._faults = Faults.from_environment()
 
     @property
     def busy(self) -> bool:
         """True while any request is unfinished."""
-        return bool(self._requests)
+        return self._scheduler.busy
+
+    @property
+    def room(self) -> int:
+        """How many more requests it would take now."""
+        return self._scheduler.room
 
     def add(self, request: Request) -> None:
         """Take a request, whose prompt was checked before.
 
         Raises:
             SettingError: its parameters name token ids outside the vocabulary.
+            OverloadedError: the waiting queue is full.
         """
-        self._samplers[id(request)] = Sampler(
+        sampler = Sampler(
             request.params,
             request.prompt_token_ids,
             self._vocab_size,
             eos_token_ids=self._eos_token_ids,
             index=request.index,
         )
-        self._requests.append(request)
+        self._scheduler.add(request)
+        self._samplers[request] = sampler
 
     def finish(self, request: Request) -> None:
         """Forget a request, finished or not, and free its blocks. Harmless when it is gone already."""
-        if self._samplers.pop(id(request), None) is None:
-            return
-        self._requests = [other for other in self._requests if other is not request]
-        self._release(request)
+        self._scheduler.remove(request)
+        self._samplers.pop(request, None)
 
     def step(self) -> list[StepOutput]:
-        """Compute one step and choose the next token of every request that reached its last known one."""
-        scheduled = self._schedule()
-        if not scheduled:
-            return []
-        logits = self.runner.run(scheduled)
-        outputs = []
-        rows = iter(logits)
-        for share in scheduled:
-            row = next(rows) if share.ends_prompt else None
-            if share.request.use_cache:
-                share.request.num_computed_tokens += share.count
-            if row is not None:
-                outputs.append(self._advance(share.request, row))
+        """Compute one step and choose the next tokens of every request that reached its last known one."""
+        laps = _Laps(self.stats)
+        step = self._scheduler.schedule(time.monotonic())
+        laps.add("schedule_seconds")
+        results = self._compute(step.scheduled)
+        laps.add("model_seconds")
+        chosen = [self._choose(share, result) for share, result in zip(step.scheduled, results, strict=True)]
+        laps.add("sample_seconds")
+        outputs = [StepOutput(request, None, "error", error=error) for request, error in step.failed]
+        for share, ours in zip(step.scheduled, chosen, strict=True):
+            if not any(output.error for output in ours):  # what a failed request computed is not for others
+                self._scheduler.note_computed(share, accepted=max(len(ours) - 1, 0))
+            self._count(share, ours)
+            outputs += ours
+        for output in outputs:
+            if output.finish_reason is not None:
+                self.finish(output.request)
+        laps.add("other_seconds")
         return outputs
 
-    def _advance(self, request: Request, logits: Tensor) -> StepOutput:
+    def _compute(self, scheduled: Sequence[Scheduled]) -> list[Tensor | QwillError]:
+        """Logits (num_logits, V) of each share, or why there are none.
+
+        Where a step fails, each share is computed alone: those that fail again are the reason, and the others get the
+        same bits as in company.
+        """
+        if not scheduled:
+            return []
+        while self._scheduler.copies:
+            self.runner.copy_block(self._scheduler.copies[0])
+            self._scheduler.copies.popleft()
+        try:
+            rows = self._forward(scheduled)
+        except Exception as error:
+            if len(scheduled) == 1:
+                return [_unforeseen(error, scheduled[0].request)]
+            return [
+                result if isinstance(result, QwillError) else result.clone() for result in self._one_by_one(scheduled)
+            ]
+        return list(torch.split(rows, [share.num_logits for share in scheduled]))
+
+    def _one_by_one(self, scheduled: Sequence[Scheduled]) -> Iterator[Tensor | QwillError]:
+        for share in scheduled:
+            try:
+                yield self._forward([share])
+            except Exception as error:
+                yield _unforeseen(error, share.request)
+
+    def _forward(self, scheduled: Sequence[Scheduled]) -> Tensor:
+        self._faults.check("model", [share.request.request_id for share in scheduled])
+        return self.runner.run(scheduled)
+
+    def _choose(self, share: Scheduled, result: Tensor | QwillError) -> list[StepOutput]:
+        """The next tokens of one request: one, and one more for each guess that was right."""
+        request = share.request
+        if isinstance(result, QwillError):
+            return [StepOutput(request, None, "error", error=result)]
+        outputs: list[StepOutput] = []
+        for logits, guess in zip(result, (*share.draft, None), strict=False):
+            outputs.append(self._next(request, logits))
+            sampled = outputs[-1].sampled
+            if outputs[-1].finish_reason or sampled is None or sampled.token_id != guess:
+                break
+        return outputs
+
+    def _next(self, request: Request, logits: Tensor) -> StepOutput:
         """Choose one token, logits (V,), and see whether the answer ends with it."""
         try:
-            sampled = self._samplers[id(request)].sample(logits)
+            self._faults.check("sample", [request.request_id])
+            sampled = self._samplers[request].sample(logits)
         except QwillError as error:
-            self.finish(request)
             return StepOutput(request, None, "error", error=error)
+        except Exception as error:
+            return StepOutput(request, None, "error", error=_unforeseen(error, request))
         request.output_token_ids.append(sampled.token_id)
-        reason, stop_token_id = self._ending(request, sampled.token_id)
-        if reason:
-            self.finish(request)
-        return StepOutput(request, sampled, reason, stop_token_id)
+        return StepOutput(request, sampled, *self._ending(request, sampled.token_id))
 
     def _ending(self, request: Request, token_id: int) -> tuple[FinishReason | None, int | None]:
         if len(request.output_token_ids) >= request.params.min_tokens:
@@ -116,37 +202,34 @@ class Engine:
                 return "stop", None
         return ("length", None) if len(request.output_token_ids) >= request.max_tokens else (None, None)
 
-    def _schedule(self) -> Sequence[Scheduled]:
-        """Oldest first, within the token budget; requests without a cache are computed alone and whole."""
-        scheduled: list[Scheduled] = []
-        budget = self._max_batch_tokens
-        for request in list(self._requests):
-            if not request.use_cache:
-                if not scheduled:
-                    return [Scheduled(request, request.num_tokens)]
-                continue
-            count = min(request.num_pending_tokens, budget)
-            if count == 0 or not self._reserve(request, count):
-                break
-            scheduled.append(Scheduled(request, count))
-            budget -= count
-        return scheduled
+    def _count(self, share: Scheduled, outputs: Sequence[StepOutput]) -> None:
+        stats, request = self.stats, share.request
+        new = sum(output.sampled is not None for output in outputs)
+        stats.computed_tokens += share.count + len(share.draft)
+        stats.generated_tokens += new
+        if new and new == len(request.output_token_ids):
+            stats.prompt_tokens += len(request.prompt_token_ids)
+            stats.prefix_hit_tokens += request.cached_tokens
+        stats.drafted_tokens += len(share.draft)
+        stats.accepted_tokens += max(new - 1, 0)
+        stats.preemptions = self._scheduler.num_preempted
 
-    def _reserve(self, request: Request, count: int) -> bool:
-        """Blocks for `count` more tokens, if need be taken from newer requests; False when there are not enough."""
-        need = -(-(request.num_computed_tokens + count) // self._block_size) - len(request.block_table)
-        while need > self.pool.num_free:
-            holders = [other for other in self._requests if other.block_table]
-            newest = holders[-1] if holders else request
-            if newest is request or self._requests.index(newest) < self._requests.index(request):
-                return False
-            self._release(newest)
-        for _ in range(need):
-            last = request.block_table[-1] if request.block_table else None
-            request.block_table.append(self.pool.allocate(after=last))
-        return True
 
-    def _release(self, request: Request) -> None:
-        self.pool.release(request.block_table)
-        request.block_table = []
-        request.num_computed_tokens = 0
+class _Laps:
+    """Adds the time since the last lap to one of the stats."""
+
+    def __init__(self, stats: EngineStats) -> None:
+        self._stats, self._last = stats, time.perf_counter()
+
+    def add(self, name: str) -> None:
+        now = time.perf_counter()
+        setattr(self._stats, name, getattr(self._stats, name) + now - self._last)
+        self._last = now
+
+
+def _unforeseen(error: Exception, request: Request) -> EngineError:
+    problem = EngineError(
+        f"computing the request failed: {type(error).__name__}: {error!s:.300}", where=f"request {request.request_id}"
+    )
+    problem.__cause__ = error
+    return problem

@@ -27,6 +27,7 @@ from qwill.outputs import RequestOutput, StreamEvent
 from qwill.request import Request, as_conversations, as_prompts, as_token_ids, check_prompt, clamp_max_tokens
 from qwill.runner import ModelRunner
 from qwill.sampling_params import SamplingParams
+from qwill.scheduler import Limits
 from qwill.settings import EngineSettings, with_overrides
 
 __all__ = ["LLM"]
@@ -66,7 +67,8 @@ class LLM:
         self.default_params = loaded.default_params
         self._engine: Engine | None = Engine(
             ModelRunner(loaded.model, loaded.kv_cache, loaded.device),
-            max_batch_tokens=self.settings.max_batch_tokens,
+            Limits(self.settings.max_batch_tokens, self.settings.max_num_seqs, self.settings.max_queue),
+            prefix_cache=self.settings.prefix_cache,
             vocab_size=min(loaded.tokenizer.vocab_size, loaded.config.vocab_size),
             eos_token_ids=loaded.eos_token_ids,
         )

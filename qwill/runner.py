@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,27 +11,18 @@ from torch import Tensor
 from qwill.batch import Batch, KVCache, NewTokens
 from qwill.models.qwen3 import CausalLM
 from qwill.ops import native_ops
+from qwill.ops.recording import Memory
 from qwill.quantization import PackedWeight
 from qwill.replay import DecodeReplay
-from qwill.request import Request
+from qwill.scheduler import BlockCopy, Scheduled
 
-__all__ = ["ModelRunner", "Scheduled"]
+__all__ = ["ModelRunner"]
 
-MOST_RECORDED = 8
-"""Recorded steps that are kept: one for each number of requests that were decoded together of late."""
+MOST_RECORDED = 32
+"""Recorded steps that are kept: one for each number of requests and of tokens that were decoded together of late."""
 
-
-@dataclass(frozen=True)
-class Scheduled:
-    """One request's share of a step: its next `count` pending tokens."""
-
-    request: Request
-    count: int
-
-    @property
-    def ends_prompt(self) -> bool:
-        """True when the step computes the request's last known token, so that a new one can be chosen."""
-        return self.count == self.request.num_pending_tokens
+MOST_REPLAYED_TOKENS = 256
+"""Steps of more tokens take so long that going through Python does not show."""
 
 
 class ModelRunner:
@@ -43,10 +33,15 @@ class ModelRunner:
         self.kv_cache = kv_cache
         self.device = device
         self._native = native_ops() if isinstance(model.lm_head.weight, PackedWeight) else None
-        self._recorded: OrderedDict[int, DecodeReplay] = OrderedDict()
+        self._recorded: OrderedDict[tuple[int, int], DecodeReplay] = OrderedDict()
+        self._memory: Memory = []  # of all recorded steps: one runs at a time
+
+    def copy_block(self, copy: BlockCopy) -> None:
+        """Copy the head of one block of the cache to another."""
+        self.kv_cache.copy_block(copy.source, copy.target, copy.count)
 
     def run(self, scheduled: Sequence[Scheduled]) -> Tensor:
-        """Compute one step. Logits (R, V): one row, in order, for each request whose `ends_prompt` is true.
+        """Compute one step. Logits (R, V): `num_logits` rows for each share, in order; the next step overwrites them.
 
         Either all requests use the cache or none does; without it, each must be scheduled from its first token.
         """
@@ -55,26 +50,35 @@ class ModelRunner:
         for share in scheduled:
             request, start = share.request, share.request.num_computed_tokens
             token_ids += request.tokens(start, share.count)
-            parts.append(NewTokens(start, share.count, request.block_table, int(share.ends_prompt)))
+            token_ids += share.draft
+            count = share.count + len(share.draft)
+            parts.append(NewTokens(start, count, request.block_table, share.num_logits))
         cache = self.kv_cache if scheduled[0].request.use_cache else None
-        if cache is not None and all(share.count == 1 and share.ends_prompt for share in scheduled):
-            replay = self._replay(len(parts))
+        if cache is not None and all(part.count == part.num_logits for part in parts):
+            replay = self._replay(len(parts), len(token_ids))
             if replay is not None:
                 return replay.run(token_ids, parts)
         return self._forward(token_ids, Batch.build(parts, cache, self.device))
 
-    def _replay(self, size: int) -> DecodeReplay | None:
-        """The recorded decoding step of so many requests; None where the model does not run on native ops."""
-        if self._native is None:
+    def _replay(self, num_requests: int, num_tokens: int) -> DecodeReplay | None:
+        """The recorded step of this shape; None where the model does not run on native ops, or it would not show."""
+        if self._native is None or num_tokens > MOST_REPLAYED_TOKENS:
             return None
-        if size not in self._recorded:
+        shape = (num_requests, num_tokens)
+        if shape not in self._recorded:
             if len(self._recorded) == MOST_RECORDED:
                 self._recorded.popitem(last=False)
-            vocab_size = self.model.config.vocab_size
-            replay = DecodeReplay(self._native, self.model, self.kv_cache, size=size, vocab_size=vocab_size)
-            self._recorded[size] = replay
-        self._recorded.move_to_end(size)
-        return self._recorded[size]
+            self._recorded[shape] = DecodeReplay(
+                self._native,
+                self.model,
+                self.kv_cache,
+                num_requests=num_requests,
+                num_tokens=num_tokens,
+                vocab_size=self.model.config.vocab_size,
+                memory=self._memory,
+            )
+        self._recorded.move_to_end(shape)
+        return self._recorded[shape]
 
     def logits(self, token_ids: Sequence[int], *, all_positions: bool) -> Tensor:
         """Logits of one sequence, computed without the cache: (1, V), or (T, V) for all positions."""

@@ -199,6 +199,16 @@ class EngineSettings:
     max_batch_tokens: int = setting(
         512, "most tokens computed in one step; longer prompts are cut into chunks", unit="tokens", low=1, high=2**20
     )
+    max_num_seqs: int = setting(
+        64,
+        "most requests that are computed at once; the others wait",
+        unit="requests",
+        low=1,
+        high=4096,
+        aliases=("-np",),
+    )
+    max_queue: int = setting(1024, "most requests that wait; more are refused", unit="requests", low=0, high=2**20)
+    prefix_cache: bool = setting(True, "keep what was computed, for later prompts that begin alike")
     source: str = setting(
         "auto",
         "where to fetch models that are not here yet: auto tries each in turn",

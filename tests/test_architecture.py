@@ -36,6 +36,7 @@ ORDER = [
     {"answer"},
     {"request"},
     {"block_pool"},
+    {"scheduler"},
     {"batch"},
     {"quantization"},
     {"ops"},
@@ -48,6 +49,7 @@ ORDER = [
     {"replay"},
     {"runner"},
     {"sampler"},
+    {"faults"},
     {"engine"},
     {"job"},
     {"loader"},
@@ -64,7 +66,7 @@ LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 TORCH_FREE = {
     *("errors", "settings", "sampling_params", "outputs", "system", "formats", "config", "checkpoint_names", "hub"),
     *("detokenizer", "tokenizer_files", "gguf_vocab", "tokenizer", "messages", "template_budget", "chat_output"),
-    *("templates", "chat", "answer", "request", "block_pool", "inspect"),
+    *("templates", "chat", "answer", "request", "block_pool", "scheduler", "faults", "inspect"),
 }
 HEAVY = {"torch", "transformers"}
 

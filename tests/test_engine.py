@@ -19,6 +19,7 @@ from qwill.models.qwen3 import CausalLM
 from qwill.request import Request
 from qwill.runner import ModelRunner
 from qwill.sampling_params import SamplingParams
+from qwill.scheduler import Limits
 from qwill.weights import load_model
 
 CPU = torch.device("cpu")
@@ -35,7 +36,7 @@ def model(tiny_checkpoint: Callable[..., Path]) -> CausalLM:
 def make_engine(model: CausalLM, *, blocks: int = 64, budget: int = 64, eos: Sequence[int] = ()) -> Engine:
     cache = KVCache.empty((3, blocks, 4, 2, 16), dtype=torch.float32, device=CPU)
     runner = ModelRunner(model, cache, CPU)
-    return Engine(runner, max_batch_tokens=budget, vocab_size=311, eos_token_ids=frozenset(eos))
+    return Engine(runner, Limits(budget), vocab_size=311, eos_token_ids=frozenset(eos))
 
 
 def request(prompt: Sequence[int], tokens: int = 8, params: SamplingParams = GREEDY, **more: Any) -> Request:
@@ -71,7 +72,7 @@ def test_greedy_tokens_equal_transformers(kind: str, tiny_checkpoint: Callable[.
         ours = load_model(checkpoint, config, dtype=torch.float32, device=CPU)
     shape = (config.num_layers, 16, 16, config.num_kv_heads, config.head_dim)
     runner = ModelRunner(ours, KVCache.empty(shape, dtype=torch.float32, device=CPU), CPU)
-    engine = Engine(runner, max_batch_tokens=7, vocab_size=311, eos_token_ids=frozenset())
+    engine = Engine(runner, Limits(7), vocab_size=311, eos_token_ids=frozenset())
     prompt = random_prompt(20, 1)
     cached, uncached = request(prompt, 64), request(prompt, 64, use_cache=False)
     run(engine, cached)
@@ -162,7 +163,7 @@ def test_one_request_with_bad_logits_ends_alone(model: CausalLM) -> None:
         bad = request([1, poisoned, 2], 6)
         # The head is tied to the embedding, so its last row is poisoned too: leave it out of the vocabulary.
         cache = KVCache.empty((3, 32, 4, 2, 16), dtype=torch.float32, device=CPU)
-        engine = Engine(ModelRunner(model, cache, CPU), max_batch_tokens=64, vocab_size=310, eos_token_ids=frozenset())
+        engine = Engine(ModelRunner(model, cache, CPU), Limits(64), vocab_size=310, eos_token_ids=frozenset())
         outputs = run(engine, good[0], bad, *good[1:])
     finally:
         weight[poisoned] = kept

@@ -42,7 +42,7 @@ def empty_cache(model: CausalLM) -> KVCache:
 def replay_for(model: CausalLM, cache: KVCache, size: int) -> DecodeReplay:
     native = native_ops()
     assert native is not None
-    return DecodeReplay(native, model, cache, size=size, vocab_size=model.config.vocab_size)
+    return DecodeReplay(native, model, cache, num_requests=size, num_tokens=size, vocab_size=model.config.vocab_size)
 
 
 @pytest.mark.parametrize(

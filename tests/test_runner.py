@@ -12,8 +12,9 @@ from qwill.batch import KVCache
 from qwill.config import load_config
 from qwill.formats import open_checkpoint
 from qwill.request import Request
-from qwill.runner import ModelRunner, Scheduled
+from qwill.runner import ModelRunner
 from qwill.sampling_params import SamplingParams
+from qwill.scheduler import Scheduled
 from qwill.weights import load_model
 
 CPU = torch.device("cpu")

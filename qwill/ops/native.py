@@ -20,7 +20,7 @@ from qwill.batch import Batch
 from qwill.errors import SettingError, TensorError
 from qwill.ops import reference
 from qwill.ops.native_attention import attention
-from qwill.ops.recording import Recording
+from qwill.ops.recording import Memory, Recording
 from qwill.quantization import PackedWeight
 from qwill.system import usable_cores
 
@@ -75,9 +75,9 @@ class NativeOps:
         return self.recording and self.recording.program
 
     @contextmanager
-    def record(self) -> Iterator[Recording]:
-        """Keep all calls that this thread makes inside; `Recording.replay` makes them again, on the same memory."""
-        recording = self._here.recording = Recording(_native.Program())
+    def record(self, memory: Memory | None = None) -> Iterator[Recording]:
+        """Keep all calls that this thread makes inside, to be made again on the same memory; see `Recording`."""
+        recording = self._here.recording = Recording(_native.Program(), memory)
         try:
             yield recording
         finally:

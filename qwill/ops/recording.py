@@ -14,18 +14,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Recording"]
+__all__ = ["Memory", "Recording"]
 
 ALIGNMENT = 64
 
 
-class Recording:
-    """A program and its memory. What results no longer held need is given to later ones."""
+Memory = list[np.ndarray[Any, Any]]
 
-    def __init__(self, program: Any) -> None:
+
+class Recording:
+    """A program and its memory. What results no longer held need is given to later ones.
+
+    Recordings that never run at the same time may share one `memory`: each may overwrite the results of the others.
+    """
+
+    def __init__(self, program: Any, memory: Memory | None = None) -> None:
         self.program = program
-        self._free: list[np.ndarray[Any, Any]] = []
-        self._blocks: list[np.ndarray[Any, Any]] = []  # all of them: the program knows only their addresses
+        self._blocks: Memory = [] if memory is None else memory  # kept: the program knows only their addresses
+        self._free: Memory = list(self._blocks)
 
     @property
     def nbytes(self) -> int:
