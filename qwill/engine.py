@@ -134,6 +134,8 @@ class Engine:
         for output in outputs:
             if output.finish_reason is not None:
                 self.finish(output.request)
+        self.stats.steps += bool(step.scheduled)
+        self.stats.preemptions = self._scheduler.num_preempted
         laps.add("other_seconds")
         return outputs
 
@@ -212,7 +214,6 @@ class Engine:
             stats.prefix_hit_tokens += request.cached_tokens
         stats.drafted_tokens += len(share.draft)
         stats.accepted_tokens += max(new - 1, 0)
-        stats.preemptions = self._scheduler.num_preempted
 
 
 class _Laps:

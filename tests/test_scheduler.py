@@ -131,7 +131,7 @@ def test_a_full_queue_refuses_and_says_so() -> None:
     for n in range(3):
         assert world.scheduler.room == 3 - n
         world.scheduler.add(request([n]))
-    with pytest.raises(OverloadedError, match="2 requests wait|3 requests wait"):
+    with pytest.raises(OverloadedError, match="requests wait already"):
         world.scheduler.add(request([9]))
 
 
@@ -248,7 +248,7 @@ def random_request(choose: random.Random) -> Request:
     prompt = [0] * choose.choice((0, 8)) + choose.choices((0, 1), k=choose.randint(1, 14))
     return request(
         prompt,
-        choose.randint(1, 12),
+        choose.choice((1, 5, 30)),
         priority=choose.choice((0, 0, 0, -1, 3)),
         cache_salt=choose.choice(("", "", "salt")),
         use_cache=choose.random() > 0.05,
@@ -271,25 +271,45 @@ def guesses(choose: random.Random, one: Request) -> list[int]:
 def test_thousands_of_random_schedules_leak_nothing_and_starve_nobody(part: int) -> None:
     """Small caches, budgets and queues; arrivals, aborts, deadlines, guesses. Every token is what it would be alone."""
     for seed in range(part * 300, (part + 1) * 300):
-        choose = random.Random(seed)
-        limits = Limits(choose.randint(1, 24), choose.randint(1, 6), choose.randint(1, 8))
-        world = World(choose.randint(3, 24), limits, prefix_cache=choose.random() > 0.2)
-        todo = [random_request(choose) for _ in range(choose.randint(1, 12))]
-        present: list[Request] = []
-        while todo or world.scheduler.busy:
-            world.now += 1
-            assert world.now < 3000, seed
-            if todo and choose.random() < 0.4 and world.scheduler.room:
-                present.append(todo.pop())
-                world.scheduler.add(present[-1])
-            if present and choose.random() < 0.03:
-                aborted = choose.choice(present)
-                world.scheduler.remove(aborted)
-                world.scheduler.remove(aborted)
-                present.remove(aborted)
-            world.step(lambda one: guesses(choose, one))
-        assert world.pool.num_free == world.pool.num_blocks
-        for one in present:
-            assert one in world.finished or one in world.failed
-            assert one.output_token_ids == answer(one.prompt_token_ids, len(one.output_token_ids))
-            assert one in world.failed or len(one.output_token_ids) == one.max_tokens
+        random_schedule(random.Random(seed))
+
+
+def random_schedule(choose: random.Random) -> None:
+    limits = Limits(choose.randint(1, 24), choose.randint(1, 6), choose.randint(1, 8))
+    world = World(choose.randint(3, 24), limits, prefix_cache=choose.random() > 0.2)
+    todo = [random_request(choose) for _ in range(choose.randint(1, 12))]
+    present: list[Request] = []
+    while todo or world.scheduler.busy:
+        world.now += 1
+        assert world.now < 5000
+        if todo and choose.random() < 0.4 and world.scheduler.room:
+            present.append(todo.pop())
+            world.scheduler.add(present[-1])
+        if present and choose.random() < 0.03:
+            aborted = choose.choice(present)
+            world.scheduler.remove(aborted)
+            world.scheduler.remove(aborted)
+            present.remove(aborted)
+        world.step(lambda one: guesses(choose, one))
+    assert world.pool.num_free == world.pool.num_blocks
+    for one in present:
+        assert one in world.finished or one in world.failed
+        assert one.output_token_ids == answer(one.prompt_token_ids, len(one.output_token_ids))
+        assert one in world.failed or len(one.output_token_ids) == one.max_tokens
+
+
+def test_ten_thousand_steps_of_one_engine_keep_their_books() -> None:
+    choose = random.Random(11)
+    world = World(20, Limits(12, 5, 6))
+    for _ in range(10_000):
+        world.now += 1
+        if world.scheduler.room and choose.random() < 0.3:
+            one = random_request(choose)
+            one.deadline = one.deadline and world.now + one.deadline
+            world.scheduler.add(one)
+        world.step(lambda one: guesses(choose, one))
+    assert len(world.finished) > 500
+    assert len(world.failed) > 50
+    assert world.scheduler.num_preempted > 50
+    for one in world.finished:
+        assert one.output_token_ids == answer(one.prompt_token_ids, one.max_tokens)
