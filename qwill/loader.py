@@ -32,6 +32,9 @@ __all__ = ["LoadedModel", "load", "sampling_defaults"]
 BLOCK_SIZE = 16
 """Tokens per block of the KV cache."""
 
+USUAL_LENGTH = 1024
+"""Tokens of prompt and answer for which there is a place in the KV cache, for each request that may run at once."""
+
 KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -213,7 +216,8 @@ def _empty_cache(shape: tuple[int, int, int, int, int], dtype: torch.dtype, devi
 def _size_cache(
     settings: EngineSettings, config: ModelConfig, dtype: torch.dtype, device: torch.device
 ) -> tuple[int, int]:
-    """Longest context in tokens, and blocks of the KV cache: as asked for, or what a quarter of free memory holds.
+    """Longest context in tokens, and blocks of the KV cache: as asked for, or enough for the longest context and for
+    many shorter ones beside each other, within a quarter of the free memory.
 
     Raises:
         CapacityError: kv_memory or the memory cannot hold max_model_len.
@@ -222,11 +226,8 @@ def _size_cache(
     row_bytes = config.head_dim * dtype.itemsize + (torch.float32.itemsize if dtype is torch.int8 else 0)  # a scale
     block_bytes = 2 * BLOCK_SIZE * config.num_layers * config.num_kv_heads * row_bytes
     need = -(-wanted // BLOCK_SIZE) * block_bytes
-    memory = settings.kv_memory
-    if memory is None:
-        free = _free_memory(device)
-        allowed = need if free is None else free if settings.max_model_len else free // 4
-        memory = min(need, allowed)
+    many = -(-settings.max_num_seqs * USUAL_LENGTH // BLOCK_SIZE) * block_bytes
+    memory = settings.kv_memory or _memory_within(need, many, settings, _free_memory(device))
     blocks = memory // block_bytes
     if settings.max_model_len is None and blocks:
         wanted = min(wanted, blocks * BLOCK_SIZE)
@@ -236,6 +237,16 @@ def _size_cache(
             hint=f"set max_model_len to {max(blocks * BLOCK_SIZE, 1)} or less, or raise kv_memory",
         )
     return wanted, blocks
+
+
+def _memory_within(need: int, many: int, settings: EngineSettings, free: int | None) -> int:
+    """Bytes for the cache: `need` for one longest context and, for `many` requests, what a quarter of `free` allows.
+
+    A context that was asked for may take all that is free.
+    """
+    if free is None:
+        return max(need, many)
+    return max(min(need, free if settings.max_model_len else free // 4), min(many, free // 4))
 
 
 def sampling_defaults(generation: dict[str, Any], *, where: str = "") -> SamplingParams:

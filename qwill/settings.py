@@ -190,8 +190,8 @@ class EngineSettings:
     )
     kv_memory: int | None = setting(
         None,
-        "memory for the KV cache; by default what the context needs, and a quarter of the free memory at most "
-        "where max_model_len is left open",
+        "memory for the KV cache; by default enough for the longest context and for 1,024 tokens of each of "
+        "max_num_seqs requests, within a quarter of the free memory. It is reserved, and taken as it fills",
         unit="bytes",
         low=1,
         high=2**46,

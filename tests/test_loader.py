@@ -82,10 +82,11 @@ TOKEN_BYTES = 2 * 3 * 2 * 16 * 4  # K and V, 3 layers, 2 key-value heads, 16 dim
 @pytest.mark.parametrize(
     ("settings", "length", "blocks"),
     [
-        ({"max_model_len": 100}, 100, 7),
+        ({"max_model_len": 100, "max_num_seqs": 3}, 100, 3 * 64),
+        ({"max_num_seqs": 1}, 4096, 256),
         ({"max_model_len": 64, "kv_memory": 128 * TOKEN_BYTES}, 64, 8),
         ({"kv_memory": 100 * TOKEN_BYTES}, 96, 6),
-        ({}, 4096, 256),
+        ({}, 4096, 64 * 64),
     ],
 )
 def test_the_cache_holds_the_context(settings: dict[str, Any], length: int, blocks: int, tiny_chat_model: Path) -> None:
