@@ -23,6 +23,10 @@ from qwill.request import Request
 __all__ = ["BlockCopy", "Limits", "Scheduled", "Scheduler", "Step"]
 
 
+PROMPT_TOKENS_BESIDE_GENERATION = 128
+"""Most tokens of prompts in a step in which others generate: they would notice a longer one as a pause."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """How much at once.
@@ -154,9 +158,10 @@ class Scheduler:
         plan = _Plan(self.limits.max_batch_tokens)
         generating = [request for request in self._running if request.num_pending_tokens == 1]
         started = [request for request in self._running if request.num_pending_tokens > 1]
-        for request in (*generating, *started):
-            if request not in late and request.block_table:  # it may have lost its blocks to one before it
-                self._continue(request, plan, step)
+        self._continue_all(generating, plan, step, late)
+        if plan.shares:
+            plan.budget = min(plan.budget, PROMPT_TOKENS_BESIDE_GENERATION)
+        self._continue_all(started, plan, step, late)
         if not plan.preempted:
             self._admit(plan, step, late)
         step.scheduled = list(plan.shares.values())
@@ -169,6 +174,11 @@ class Scheduler:
             return
         request.num_computed_tokens += share.count + accepted
         self._publish(request, request.num_computed_tokens // self.pool.block_size)
+
+    def _continue_all(self, requests: Sequence[Request], plan: _Plan, step: Step, late: set[Request]) -> None:
+        for request in requests:
+            if request not in late and request.block_table:  # it may have lost its blocks to one before it
+                self._continue(request, plan, step)
 
     def _continue(self, request: Request, plan: _Plan, step: Step) -> None:
         """More of a running request: its next token with guesses, or the next piece of its prompt."""

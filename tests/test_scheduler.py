@@ -117,6 +117,18 @@ def test_generating_requests_come_first_and_prompts_fill_the_step() -> None:
     assert [(share.request, share.count) for share in step.scheduled] == [(first, 1), (long, 9)]
 
 
+def test_a_long_prompt_beside_generation_comes_in_small_pieces() -> None:
+    world = World(600, Limits(512))
+    first, long = request([1] * 3, 9), request([2] * 1000, 2)
+    world.scheduler.add(first)
+    world.step()
+    world.scheduler.add(long)
+    assert [share.count for share in world.step().scheduled] == [1, 128]
+    assert [share.count for share in world.step().scheduled] == [1, 128]
+    world.scheduler.remove(first)
+    assert [share.count for share in world.step().scheduled] == [512]
+
+
 def test_who_comes_first_is_served_first_and_priority_goes_before() -> None:
     world = World(64, Limits(8, max_num_seqs=1))
     requests = [request([n] * 8, 1, priority=priority) for n, priority in enumerate((0, 5, 0, -1))]
