@@ -209,6 +209,16 @@ class EngineSettings:
     )
     max_queue: int = setting(1024, "most requests that wait; more are refused", unit="requests", low=0, high=2**20)
     prefix_cache: bool = setting(True, "keep what was computed, for later prompts that begin alike")
+    speculative: str = setting(
+        "off",
+        "guess several tokens ahead and verify them in one step: by looking up what followed the same words earlier, "
+        "or by a smaller model. Answers stay the same, to the token; only the speed changes",
+        choices=("off", "prompt_lookup", "draft_model"),
+    )
+    draft_model: str | None = setting(None, "the smaller model that guesses; its vocabulary must be the model's own")
+    num_speculative_tokens: int = setting(
+        8, "most tokens guessed per answer and step; fewer are where more would not pay", unit="tokens", low=1, high=64
+    )
     source: str = setting(
         "auto",
         "where to fetch models that are not here yet: auto tries each in turn",
@@ -222,3 +232,8 @@ class EngineSettings:
         check_settings(self)
         if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?|mps", self.device):
             raise SettingError(f"device = {self.device!r:.100}: is not a known device", hint="auto, cpu, cuda:N or mps")
+        if (self.speculative == "draft_model") != (self.draft_model is not None):
+            raise SettingError(
+                f"speculative = {self.speculative} and draft_model = {shown(self.draft_model)} do not fit together",
+                hint="a draft model is given with speculative='draft_model', and only then",
+            )

@@ -37,6 +37,8 @@ ORDER = [
     {"request"},
     {"block_pool"},
     {"scheduler"},
+    {"step_cost", "prompt_lookup"},
+    {"speculative"},
     {"batch"},
     {"quantization"},
     {"ops"},
@@ -67,6 +69,7 @@ TORCH_FREE = {
     *("errors", "settings", "sampling_params", "outputs", "system", "formats", "config", "checkpoint_names", "hub"),
     *("detokenizer", "tokenizer_files", "gguf_vocab", "tokenizer", "messages", "template_budget", "chat_output"),
     *("templates", "chat", "answer", "request", "block_pool", "scheduler", "faults", "inspect"),
+    *("step_cost", "prompt_lookup", "speculative"),
 }
 HEAVY = {"torch", "transformers"}
 

@@ -131,6 +131,18 @@ def test_overrides_are_checked_and_leave_the_base_alone() -> None:
         with_overrides(base, {"threads": 0})
 
 
+def test_a_draft_model_is_given_where_one_is_used_and_only_there() -> None:
+    EngineSettings(speculative="draft_model", draft_model="qwen3-0.6b")
+    EngineSettings(speculative="prompt_lookup")
+    for wrong in (
+        {"speculative": "draft_model"},
+        {"draft_model": "x"},
+        {"speculative": "prompt_lookup", "draft_model": "x"},
+    ):
+        with pytest.raises(SettingError, match="do not fit together"):
+            EngineSettings(**wrong)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("device", ["", "gpu", "cuda:", "cuda:-1", "cuda:1000", "cuda:0\n", " cpu", "CPU", "meta"])
 def test_unknown_devices_are_refused(device: str) -> None:
     with pytest.raises(SettingError, match="device"):
