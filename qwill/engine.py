@@ -23,6 +23,7 @@ from qwill.request import Request
 from qwill.runner import ModelRunner
 from qwill.sampler import Sampled, Sampler
 from qwill.scheduler import Limits, Scheduled, Scheduler
+from qwill.speculative import Speculation
 
 __all__ = ["Engine", "EngineStats", "StepOutput"]
 
@@ -74,6 +75,7 @@ class Engine:
         vocab_size: int,
         eos_token_ids: frozenset[int],
         prefix_cache: bool = True,
+        speculation: Speculation | None = None,
     ) -> None:
         self.runner = runner
         self.pool = BlockPool(runner.kv_cache.num_blocks, runner.kv_cache.block_size)
@@ -81,6 +83,7 @@ class Engine:
         self._scheduler = Scheduler(self.pool, limits, prefix_cache=prefix_cache)
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
+        self.speculation = speculation
         self._samplers: dict[Request, Sampler] = {}
         self._faults = Faults.from_environment()
 
@@ -115,14 +118,18 @@ class Engine:
         """Forget a request, finished or not, and free its blocks. Harmless when it is gone already."""
         self._scheduler.remove(request)
         self._samplers.pop(request, None)
+        if self.speculation is not None:
+            self.speculation.forget(request)
 
     def step(self) -> list[StepOutput]:
         """Compute one step and choose the next tokens of every request that reached its last known one."""
         laps = _Laps(self.stats)
+        if self.speculation is not None:
+            self.speculation.propose(self._scheduler.running)
         step = self._scheduler.schedule(time.monotonic())
         laps.add("schedule_seconds")
         results = self._compute(step.scheduled)
-        laps.add("model_seconds")
+        self._note_pace(step.scheduled, laps.add("model_seconds"))
         chosen = [self._choose(share, result) for share, result in zip(step.scheduled, results, strict=True)]
         laps.add("sample_seconds")
         outputs = [StepOutput(request, None, "error", error=error) for request, error in step.failed]
@@ -138,6 +145,11 @@ class Engine:
         self.stats.preemptions = self._scheduler.num_preempted
         laps.add("other_seconds")
         return outputs
+
+    def _note_pace(self, scheduled: Sequence[Scheduled], seconds: float) -> None:
+        """Steps of generation tell what one more row costs; those with prompts in them do not."""
+        if self.speculation is not None and scheduled and all(s.count == 1 and s.num_logits for s in scheduled):
+            self.speculation.note_step(tokens=sum(s.num_logits for s in scheduled), seconds=seconds)
 
     def _compute(self, scheduled: Sequence[Scheduled]) -> list[Tensor | QwillError]:
         """Logits (num_logits, V) of each share, or why there are none.
@@ -212,8 +224,12 @@ class Engine:
         if new and new == len(request.output_token_ids):
             stats.prompt_tokens += len(request.prompt_token_ids)
             stats.prefix_hit_tokens += request.cached_tokens
-        stats.drafted_tokens += len(share.draft)
-        stats.accepted_tokens += max(new - 1, 0)
+        judged = [output.sampled.token_id for output in outputs if output.sampled is not None][: len(share.draft)]
+        right = sum(token_id == guess for token_id, guess in zip(judged, share.draft, strict=False))
+        stats.drafted_tokens += len(judged)
+        stats.accepted_tokens += right
+        if self.speculation is not None:
+            self.speculation.note_accepted(request, len(judged), right)
 
 
 class _Laps:
@@ -222,10 +238,11 @@ class _Laps:
     def __init__(self, stats: EngineStats) -> None:
         self._stats, self._last = stats, time.perf_counter()
 
-    def add(self, name: str) -> None:
+    def add(self, name: str) -> float:
         now = time.perf_counter()
-        setattr(self._stats, name, getattr(self._stats, name) + now - self._last)
-        self._last = now
+        seconds, self._last = now - self._last, now
+        setattr(self._stats, name, getattr(self._stats, name) + seconds)
+        return seconds
 
 
 def _unforeseen(error: Exception, request: Request) -> EngineError:

@@ -308,6 +308,7 @@ class Scheduler:
             self.pool.publish(request.block_table[full], tokens, before, request.cache_salt)
         self.pool.release(request.block_table)
         request.block_table = []
+        request.draft_token_ids = []
         request.num_computed_tokens = 0
         self._places[request].num_published = 0
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,13 @@ from qwill.formats import open_checkpoint
 from qwill.models.qwen3 import CausalLM
 from qwill.ops import native_ops
 from qwill.packing import Packing
+from qwill.prompt_lookup import PromptLookup
 from qwill.request import Request
 from qwill.runner import ModelRunner
 from qwill.sampler import Sampled
 from qwill.sampling_params import SamplingParams
 from qwill.scheduler import Limits
+from qwill.speculative import Speculation
 from qwill.weights import load_model
 
 if native_ops() is None:
@@ -225,3 +227,65 @@ def test_logits_that_are_not_finite_end_one_request(model: CausalLM) -> None:
     assert isinstance(outputs[0].error, ModelError)
     run(engine, [])
     assert [sampled.token_id for sampled in next(iter(want.values()))] == good.output_token_ids
+
+
+class Guessing(Speculation):
+    """Always guesses, whether it pays or not: mostly what is known to come, sometimes something else."""
+
+    def __init__(self, known: dict[tuple[str, int], list[int]], seed: int) -> None:
+        super().__init__(PromptLookup(), max_tokens=6)
+        self._known, self._choose = known, random.Random(seed)
+
+    def propose(self, requests: Sequence[Request]) -> None:
+        for one in requests:
+            done = len(one.output_token_ids)
+            room = max(one.max_tokens - done - 1, 0)
+            come = self._known[one.request_id, one.index][done : done + min(self._choose.randint(0, 6), room)]
+            wrong = [token if self._choose.random() < 0.85 else self._choose.randrange(311) for token in come]
+            one.draft_token_ids = wrong if one.num_pending_tokens == 1 else []
+
+
+@pytest.mark.parametrize(("blocks", "size", "limits"), [(400, 16, LIMITS), (520, 4, Limits(150)), (400, 16, Limits(9))])
+def test_guesses_right_and_wrong_change_no_token_and_no_log_probability(
+    model: CausalLM, alone: list[Answer], blocks: int, size: int, limits: Limits
+) -> None:
+    requests = mixed_requests(1)
+    answers = zip(requests, alone, strict=True)
+    known = {(one.request_id, one.index): [sampled.token_id for sampled in answer] for one, answer in answers}
+    engine = make_engine(model, blocks=blocks, size=size, limits=limits, speculation=Guessing(known, 8))
+    ours = [copy_of(one) for one in requests]
+    got = run(engine, ours)
+    assert list(got.values()) == alone
+    assert engine.stats.accepted_tokens > 50
+    assert engine.stats.drafted_tokens > engine.stats.accepted_tokens
+    assert engine.pool.num_free == blocks
+
+
+def test_an_end_inside_a_run_of_guesses_ends_there(model: CausalLM) -> None:
+    prompt = random.Random(12).choices(range(300), k=30)
+    free = Request("r", prompt, SamplingParams(temperature=0.0, ignore_eos=True), max_tokens=12)
+    tokens = [sampled.token_id for sampled in run(make_engine(model), [free])[free]]
+    end = next(n for n, token in enumerate(tokens) if n and token not in tokens[:n])
+    for params in (
+        SamplingParams(temperature=0.0, stop_token_ids=(tokens[end],)),
+        SamplingParams(temperature=0.0, stop_token_ids=(tokens[end],), min_tokens=end),
+    ):
+        one = Request("r", prompt, params, max_tokens=12)
+        engine = make_engine(model, speculation=Guessing({("r", 0): tokens}, 3))
+        engine.add(one)
+        outputs = []
+        while engine.busy:
+            outputs += engine.step()
+        assert [o.sampled.token_id for o in outputs if o.sampled] == tokens[: end + 1]
+        assert (outputs[-1].finish_reason, outputs[-1].stop_token_id) == ("stop", tokens[end])
+
+
+def test_prompt_lookup_finds_what_a_repeating_answer_repeats(model: CausalLM) -> None:
+    """A tiny random model, decoding greedily, soon goes in circles: every guess is right then."""
+    prompt = random.Random(13).choices(range(300), k=8)
+    params = SamplingParams(temperature=0.0, logprobs=1, ignore_eos=True)
+    plain, guessed = (Request("r", prompt, params, max_tokens=300) for _ in range(2))
+    want = run(make_engine(model), [plain])[plain]
+    engine = make_engine(model, speculation=Speculation(PromptLookup(), max_tokens=6))
+    assert run(engine, [guessed])[guessed] == want
+    assert engine.stats.steps < 301
