@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -116,33 +117,35 @@ class Batch:
 
     @classmethod
     def build(cls, requests: Sequence[NewTokens], kv_cache: KVCache | None, device: torch.device) -> Batch:
-        """Lay the requests of a step end to end."""
-        size = kv_cache.block_size if kv_cache is not None else 1
-        positions: list[int] = []
-        slots: list[int] = []
-        logits_rows: list[int] = []
-        query_start = [0]
-        for request in requests:
-            new = range(request.start, request.start + request.count)
-            positions.extend(new)
+        """Lay the requests of a step end to end.
+
+        Raises:
+            TensorError: a request's new tokens do not fit into its blocks.
+        """
+        counts = np.array([request.count for request in requests])
+        ends = counts.cumsum()
+        positions = [np.arange(request.start, request.start + request.count) for request in requests]
+        wanted = [np.arange(end - request.num_logits, end) for end, request in zip(ends, requests, strict=True)]
+        tables = np.zeros((len(requests), max(len(request.block_table) for request in requests)), dtype=np.int32)
+        slots = []
+        for row, (request, new) in enumerate(zip(requests, positions, strict=True)):
+            tables[row, : len(request.block_table)] = request.block_table
             if kv_cache is not None:
-                slots.extend(request.block_table[p // size] * size + p % size for p in new)
-            end = query_start[-1] + request.count
-            logits_rows.extend(range(end - request.num_logits, end))
-            query_start.append(end)
-        widest = max(len(request.block_table) for request in requests)
-        tables = [[*request.block_table] + [0] * (widest - len(request.block_table)) for request in requests]
+                size = kv_cache.block_size
+                fits = request.start + request.count <= len(request.block_table) * size
+                _require(fits, f"request {row} of the step has more tokens than its blocks hold")
+                slots.append(tables[row, new // size].astype(np.int64) * size + new % size)
 
         def tensor(values: object, dtype: torch.dtype) -> Tensor:
-            return torch.tensor(values, dtype=dtype, device=device)
+            return torch.as_tensor(values, dtype=dtype, device=device)
 
         return cls(
-            positions=tensor(positions, torch.int64),
-            query_start=tensor(query_start, torch.int32),
-            context_lens=tensor([r.start + r.count for r in requests], torch.int32),
+            positions=tensor(np.concatenate(positions), torch.int64),
+            query_start=tensor([0, *ends.tolist()], torch.int32),
+            context_lens=tensor([request.start + request.count for request in requests], torch.int32),
             block_tables=tensor(tables, torch.int32),
-            slot_mapping=tensor(slots, torch.int64),
-            logits_rows=tensor(logits_rows, torch.int64),
+            slot_mapping=tensor(np.concatenate(slots) if slots else [], torch.int64),
+            logits_rows=tensor(np.concatenate(wanted), torch.int64),
             kv_cache=kv_cache,
         )
 

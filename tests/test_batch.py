@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from qwill.batch import Batch, KVCache, NewTokens
+from qwill.errors import TensorError
 
 CPU = torch.device("cpu")
 
@@ -48,3 +50,9 @@ def test_a_layer_of_the_cache_is_seen_by_slot_and_shares_its_memory() -> None:
     assert keys.shape == values.shape == (32, 1, 2)
     keys[9] = 7.0
     assert whole.keys[1, 2, 1].tolist() == [[7.0, 7.0]]
+
+
+def test_tokens_past_a_request_s_blocks_are_refused() -> None:
+    """Beside a request of many blocks, whose table is wider: they must not land in block 0."""
+    with pytest.raises(TensorError, match="request 1"):
+        Batch.build([NewTokens(0, 9, [1, 2, 3]), NewTokens(4, 1, [5])], cache(), CPU)
