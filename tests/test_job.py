@@ -53,7 +53,7 @@ def test_a_job_is_finished_when_all_its_answers_are(tokenizer: Tokenizer) -> Non
     job.take(step(job, "a", tokenizer, 0, "length"))
     assert job.ended(job.requests[0])
     assert not job.output.finished
-    job.abort(job.requests[1])
+    job.abort()
     assert job.output.finished
     assert [answer.finish_reason for answer in job.output.outputs] == ["length", "abort"]
 
