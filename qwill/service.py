@@ -14,7 +14,6 @@ import copy
 import gc
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,11 +33,14 @@ TURN_SECONDS = 0.0002
 
 
 class Service:
-    """Runs jobs on `engine` until they are finished or given up."""
+    """Runs jobs on `engine` until they are finished or given up.
 
-    def __init__(self, engine: Engine) -> None:
+    `reserve` is the part of the engine's queue, in requests, that long lists leave to everybody else.
+    """
+
+    def __init__(self, engine: Engine, *, reserve: int = 0) -> None:
         self._engine: Engine | None = engine
-        self._reserve = _room(engine) // 2  # long lists leave this much of the queue to everybody else
+        self._reserve = reserve
         self._lock = threading.Lock()
         self._turns: collections.deque[None] = collections.deque()  # one for each thread that waits for a step
         self._live: dict[int, Job] = {}  # submitted and unfinished, by id()
@@ -183,7 +185,7 @@ class Service:
         while self._lists:
             if not self._lists[0]:
                 self._lists.popleft()
-            elif engine.busy and len(self._lists[0][0].requests) > _room(engine) - self._reserve:
+            elif engine.busy and len(self._lists[0][0].requests) > engine.room - self._reserve:
                 break
             else:
                 self._add(engine, self._lists[0].popleft())
@@ -236,12 +238,6 @@ class Service:
         for key, job in list(self._live.items()):
             if self._live.pop(key, None) is not None:  # not ended by another thread meanwhile
                 job.fail(_fresh(why))
-
-
-def _room(engine: Engine) -> int:
-    """How many more requests the engine takes; without end where it does not count them."""
-    room: int = getattr(engine, "room", sys.maxsize)
-    return room
 
 
 @contextlib.contextmanager

@@ -84,7 +84,7 @@ def engine(llm: LLM) -> Iterator[NarrowEngine]:
 
 
 def make_service(engine: Any) -> Service:
-    return Service(engine)
+    return Service(engine, reserve=NarrowEngine.MOST // 2)
 
 
 def make(intake: Intake, prompts: Sequence[str], params: Any = GREEDY, **options: Any) -> list[Job]:
