@@ -24,6 +24,7 @@ class Job:
     """`output` grows as steps come in. `start` is when the user asked, in seconds of `time.perf_counter`.
 
     `listener` is called with the job after each change, by the thread that made it: it must be quick.
+    Events are kept for `take_events` where the job is `streamed`; a long list would fill the memory with them.
     """
 
     def __init__(self, output: RequestOutput, start: float, tokenizer: Tokenizer) -> None:
@@ -31,6 +32,7 @@ class Job:
         self.start = start
         self.requests: list[Request] = []
         self.listener: Callable[[Job], None] | None = None
+        self.streamed = False
         self._answers: list[Answer] = []
         self._tokenizer = tokenizer
         self._first = 0.0
@@ -50,7 +52,7 @@ class Job:
             self._count(step.request)
             try:
                 self._note_logprobs(answer.output, step.sampled)
-                self._pending.extend(answer.push(step.sampled.token_id, silent=step.finish_reason == "stop"))
+                self._keep(answer.push(step.sampled.token_id, silent=step.finish_reason == "stop"))
             except QwillError as error:
                 answer.output.finish_reason, answer.output.error = "error", error
         if step.finish_reason is not None and answer.output.finish_reason is None:
@@ -91,8 +93,12 @@ class Job:
 
     def _finish(self, answer: Answer) -> None:
         """The last events of an answer, and then the word that all are complete: a reader looks in the other order."""
-        self._pending.extend(answer.finish())
+        self._keep(answer.finish())
         self.output.finished = all(answer.output.finish_reason for answer in self._answers)
+
+    def _keep(self, events: list[StreamEvent]) -> None:
+        if self.streamed:
+            self._pending.extend(events)
 
     def _tell(self) -> None:
         if self.listener is not None:

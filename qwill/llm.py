@@ -200,7 +200,7 @@ class LLM:
 
 
 def only_answer(jobs: list[Job]) -> Job:
-    """The job of a stream.
+    """The job of a stream, which keeps its events.
 
     Raises:
         SettingError: it is for several prompts or answers.
@@ -208,6 +208,7 @@ def only_answer(jobs: list[Job]) -> Job:
     count = sum(len(job.requests) for job in jobs)
     if count != 1:
         raise SettingError(f"n = {count}: a stream has one answer", hint="use n=1, or generate or chat")
+    jobs[0].streamed = True
     return jobs[0]
 
 

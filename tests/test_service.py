@@ -156,6 +156,7 @@ def test_what_the_engine_refuses_ends_with_that_error_alone(intake: Intake, engi
 def test_an_abort_ends_a_job_wherever_it_is(intake: Intake, engine: NarrowEngine, steps: int) -> None:
     service = make_service(engine)
     jobs = [*make(intake, "a", ENDLESS, request_id="first"), *make(intake, "b")]
+    jobs[0].streamed = True
     service.submit(jobs)
     for _ in range(steps):
         service.step()
