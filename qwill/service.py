@@ -42,7 +42,7 @@ class Service:
         self._engine: Engine | None = engine
         self._reserve = reserve
         self._lock = threading.Lock()
-        self._turns: collections.deque[None] = collections.deque()  # one for each thread that waits for a step
+        self._turns: set[int] = set()  # the threads that make a step or wait for their turn
         self._live: dict[int, Job] = {}  # submitted and unfinished, by id()
         self._jobs: dict[int, Job] = {}  # of those, the ones in the engine: by id() of each unfinished request
         self._arrived: collections.deque[Job] = collections.deque()  # for the engine now, or not at all
@@ -99,12 +99,12 @@ class Service:
             UsageError, EngineError: see `check`.
         """
         self.check()
-        self._turns.append(None)
+        self._turns.add(threading.get_ident())
         try:
             with self._lock, _undisturbed():
                 self._step()
         finally:
-            self._turns.pop()
+            self._turns.discard(threading.get_ident())
             self._tidy()
         if self._turns:  # Python's locks are not fair: whoever releases one can take it again before others wake up
             time.sleep(TURN_SECONDS)
@@ -242,11 +242,16 @@ class Service:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Ctrl-C waits until the block is over: a step that stops halfway would lose blocks, or tokens of other threads."""
+    """Ctrl-C waits until the block is over: a step that stops halfway would lose blocks, or tokens of other threads.
+
+    A second Ctrl-C does not wait.
+    """
     held: list[int] = []
 
-    def hold(number: int, _frame: FrameType | None) -> None:
+    def hold(number: int, frame: FrameType | None) -> None:
         held.append(number)
+        if len(held) > 1 and callable(before):
+            before(number, frame)
 
     before = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
     if before is None:  # another thread, which no signal reaches, or a handler that is not Python's to put back

@@ -63,7 +63,7 @@ class NarrowEngine:
 
 @pytest.fixture(scope="module")
 def llm(tiny_chat_model: Path) -> Iterator[LLM]:
-    with LLM(tiny_chat_model, max_model_len=256, threads=1) as llm:
+    with LLM(tiny_chat_model, max_model_len=2000, threads=1) as llm:
         yield llm
 
 
@@ -272,6 +272,22 @@ def test_ctrl_c_waits_for_the_end_of_a_step(intake: Intake, engine: NarrowEngine
     assert seen == ["went on"]
     assert signal.getsignal(signal.SIGINT) is before
     assert [len(job.output.outputs[0].token_ids) for job in jobs] == [1, 1]
+    del engine.step
+    run(service, jobs)
+
+
+def test_a_second_ctrl_c_does_not_wait(intake: Intake, engine: NarrowEngine) -> None:
+    service, jobs = make_service(engine), make(intake, "a")
+    service.submit(jobs)
+
+    def stuck() -> list[StepOutput]:
+        signal.raise_signal(signal.SIGINT)
+        while True:
+            signal.raise_signal(signal.SIGINT)
+
+    engine.step = stuck  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        service.step()
     del engine.step
     run(service, jobs)
 
