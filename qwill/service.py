@@ -31,6 +31,9 @@ T = TypeVar("T")
 TURN_SECONDS = 0.0002
 """How long a thread that just made a step leaves the lock to others that wait for it."""
 
+PATIENCE_SECONDS = 2.0
+"""How long after a Ctrl-C another one no longer waits for the step to end."""
+
 
 class Service:
     """Runs jobs on `engine` until they are finished or given up.
@@ -244,13 +247,13 @@ class Service:
 def _undisturbed() -> Iterator[None]:
     """Ctrl-C waits until the block is over: a step that stops halfway would lose blocks, or tokens of other threads.
 
-    A second Ctrl-C does not wait.
+    Where the block takes long, another Ctrl-C does not wait.
     """
-    held: list[int] = []
+    held: list[float] = []
 
     def hold(number: int, frame: FrameType | None) -> None:
-        held.append(number)
-        if len(held) > 1 and callable(before):
+        held.append(time.monotonic())
+        if held[-1] - held[0] > PATIENCE_SECONDS and callable(before):
             before(number, frame)
 
     before = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
