@@ -5,7 +5,8 @@
     with LLM("qwen2.5-coder-0.5b") as llm:
         print(llm.chat([{"role": "user", "content": "你好"}])[0].outputs[0].content)
 
-Importing this package is cheap: names are loaded on first use, and torch only with `LLM`.
+In an event loop, `AsyncLLM` does the same with `await` and `async for`.
+Importing this package is cheap: names are loaded on first use, and torch only with `LLM` and `AsyncLLM`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from qwill.async_llm import AsyncLLM
     from qwill.errors import QwillError
     from qwill.llm import LLM
     from qwill.outputs import CompletionOutput, RequestOutput, StreamEvent
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "CompletionOutput",
     "EngineSettings",
     "QwillError",
@@ -35,6 +38,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "LLM": "qwill.llm",
+    "AsyncLLM": "qwill.async_llm",
     "CompletionOutput": "qwill.outputs",
     "EngineSettings": "qwill.settings",
     "QwillError": "qwill.errors",

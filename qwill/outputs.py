@@ -60,6 +60,8 @@ class Metrics:
     """From the call to the first new token; tokenization and the prompt's computation are in it."""
     decode_seconds: float = 0.0
     """From the first new token to the last."""
+    cached_tokens: int = 0
+    """Of the prompt's tokens, those that came from the prefix cache and were not computed again."""
 
     @property
     def prefill_tokens_per_second(self) -> float:

@@ -252,7 +252,7 @@ def test_what_is_no_prompt_is_a_typed_error(llm: LLM, prompts: Any) -> None:
         llm.generate(prompts, GREEDY)
 
 
-@pytest.mark.parametrize("params", [{"temperature": 0}, [GREEDY], "greedy", 0])
+@pytest.mark.parametrize("params", [{"temperature": 0}, [GREEDY, GREEDY], ["greedy"], "greedy", 0])
 def test_what_is_no_sampling_params_is_a_typed_error(llm: LLM, params: Any) -> None:
     with pytest.raises(SettingError, match="SamplingParams"):
         llm.generate("a", params)
@@ -288,7 +288,7 @@ def test_closing_ends_a_generation_of_another_thread_with_a_typed_error(tiny_cha
 
     thread = threading.Thread(target=work)
     thread.start()
-    while not llm._jobs:
+    while not llm.service.busy:
         time.sleep(0.001)
     llm.close()
     thread.join()
