@@ -50,6 +50,7 @@ ORDER = [
     {"quantize"},
     {"replay"},
     {"runner"},
+    {"draft_model"},
     {"sampler"},
     {"faults"},
     {"engine"},
