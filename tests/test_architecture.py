@@ -56,6 +56,7 @@ ORDER = [
     {"engine"},
     {"job"},
     {"loader"},
+    {"speculation_loader"},
     {"llm"},
     {"eval"},
     {"inspect"},
