@@ -74,6 +74,11 @@ class Tokenizer:
             size = max(self._plain.get_vocab(with_added_tokens=False).values()) + 1
         return max(size, *(token_id + 1 for token_id in self.special_tokens.values()), 0)
 
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """Every token, spelled as in the tokenizer's file, and its id; made anew at each call."""
+        return {**self._plain.get_vocab(with_added_tokens=False), **self.special_tokens}
+
     def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
         """Token ids of a text, without a beginning-of-text token.
 

@@ -157,6 +157,10 @@ def test_the_vocabulary_ends_with_its_last_real_token(tokenizer: Tokenizer, libr
     assert tokenizer.vocab_size == max(library.get_vocab().values()) + 1 == 700 + len(ADDED)
 
 
+def test_the_vocabulary_is_the_librarys(tokenizer: Tokenizer, library: Pipeline) -> None:
+    assert tokenizer.vocabulary == library.get_vocab()
+
+
 @pytest.mark.parametrize("token_id", [-1, 708, 2**31, 2**40])
 def test_an_id_without_a_token_is_refused(tokenizer: Tokenizer, token_id: int) -> None:
     with pytest.raises(PromptError, match=r"no token with the id .*\n.*0 … 707"):
