@@ -20,13 +20,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from qwill.errors import EngineError
 from qwill.hub.progress import Progress
 from qwill.intake import Message, Params, Prompt
 from qwill.job import Job
 from qwill.llm import LLM, only_answer, outputs_of
 from qwill.outputs import RequestOutput, StreamEvent
 from qwill.sampling_params import SamplingParams
-from qwill.service import Service, unforeseen
+from qwill.service import Service
 
 __all__ = ["AsyncLLM"]
 
@@ -246,7 +247,7 @@ class _Stepper:
                 self._service.step()
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)  # they hold the model
-            self._service.close(unforeseen(error))
+            self._service.close(EngineError.unforeseen(error))
         finally:
             atexit.unregister(self._at_exit)
 

@@ -246,8 +246,4 @@ class _Laps:
 
 
 def _unforeseen(error: Exception, request: Request) -> EngineError:
-    problem = EngineError(
-        f"computing the request failed: {type(error).__name__}: {error!s:.300}", where=f"request {request.request_id}"
-    )
-    problem.__cause__ = error
-    return problem
+    return EngineError.unforeseen(error, where=f"request {request.request_id}")

@@ -144,6 +144,17 @@ class DeadlineError(QwillError):
 class EngineError(QwillError):
     """Computing a request failed for a reason that nobody foresaw; the cause is chained."""
 
+    @classmethod
+    def unforeseen(cls, error: BaseException, *, where: str = "") -> EngineError:
+        """The typed error for an exception of any other kind."""
+        told = cls(
+            f"computing this request failed: {type(error).__name__}: {error!s:.200}",
+            where=where,
+            hint="this is a defect of qwill: please report it with the traceback",
+        )
+        told.__cause__ = error
+        return told
+
 
 class BenchmarkError(QwillError):
     """A comparison that would not be fair, or whose results differ."""

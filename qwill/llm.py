@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from collections.abc import Generator, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from qwill.engine import Engine
+from qwill.engine import Engine, EngineStats
 from qwill.errors import SettingError
 from qwill.hub.progress import Progress, SilentProgress, terminal_progress
 from qwill.intake import Intake, Message, Params, Prompt
@@ -24,6 +25,8 @@ from qwill.sampling_params import SamplingParams
 from qwill.scheduler import Limits
 from qwill.service import Service
 from qwill.settings import EngineSettings, with_overrides
+from qwill.speculation_loader import load_speculation
+from qwill.speculative import Speculation
 
 __all__ = ["LLM"]
 
@@ -43,7 +46,9 @@ class LLM:
     def __init__(self, model: str | Path, *, progress: Progress | None = None, **settings: Any) -> None:
         self.settings = with_overrides(EngineSettings(), settings)
         start = time.perf_counter()
-        loaded = load(str(model), self.settings, progress or SilentProgress())
+        progress = progress or SilentProgress()
+        loaded = load(str(model), self.settings, progress)
+        speculation = load_speculation(self.settings, loaded, progress)
         self.load_seconds = time.perf_counter() - start
         self.name = loaded.local.name
         self.path = loaded.local.path
@@ -62,7 +67,7 @@ class LLM:
             max_model_len=loaded.max_model_len,
             default_params=loaded.default_params,
         )
-        self.service = Service(_engine(loaded, self.settings), reserve=self.settings.max_queue // 2)
+        self.service = Service(_engine(loaded, self.settings, speculation), reserve=self.settings.max_queue // 2)
 
     def generate(
         self,
@@ -153,6 +158,11 @@ class LLM:
         logits = logits.clone()  # an ordinary tensor, not one that only inference may change
         return logits if all_positions else logits[0]
 
+    @property
+    def stats(self) -> EngineStats:
+        """What the engine did so far: a copy, so that two can be compared."""
+        return self.service.between_steps(lambda engine: dataclasses.replace(engine.stats))
+
     def close(self) -> None:
         """Stop everything and free the model's memory. May be called twice."""
         self.service.close()
@@ -225,11 +235,12 @@ def outputs_of(jobs: list[Job], service: Service) -> list[RequestOutput]:
     return [job.output for job in jobs]
 
 
-def _engine(loaded: LoadedModel, settings: EngineSettings) -> Engine:
+def _engine(loaded: LoadedModel, settings: EngineSettings, speculation: Speculation | None) -> Engine:
     return Engine(
         ModelRunner(loaded.model, loaded.kv_cache, loaded.device),
         Limits(settings.max_batch_tokens, settings.max_num_seqs, settings.max_queue),
         prefix_cache=settings.prefix_cache,
+        speculation=speculation,
         vocab_size=min(loaded.tokenizer.vocab_size, loaded.config.vocab_size),
         eos_token_ids=loaded.eos_token_ids,
     )

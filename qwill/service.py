@@ -24,7 +24,7 @@ from qwill.engine import Engine, StepOutput
 from qwill.errors import EngineError, QwillError, UsageError
 from qwill.job import Job
 
-__all__ = ["Service", "unforeseen"]
+__all__ = ["Service"]
 
 T = TypeVar("T")
 
@@ -208,7 +208,7 @@ class Service:
     def _fail(self, job: Job, error: Exception) -> None:
         """End one job with what was raised on its account; nobody else needs to know."""
         self._forget(job)
-        job.fail(error if isinstance(error, QwillError) else unforeseen(error))
+        job.fail(error if isinstance(error, QwillError) else EngineError.unforeseen(error))
 
     def _forget(self, job: Job) -> None:
         self._live.pop(id(job), None)
@@ -267,16 +267,6 @@ def _undisturbed() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if held:
             signal.raise_signal(signal.SIGINT)
-
-
-def unforeseen(error: BaseException) -> EngineError:
-    """The typed error for an exception that nobody foresaw, which it chains."""
-    told = EngineError(
-        f"computing this request failed: {type(error).__name__}: {error!s:.200}",
-        hint="this is a defect of qwill: please report it with the traceback",
-    )
-    told.__cause__ = error
-    return told
 
 
 def _fresh(error: QwillError) -> QwillError:
