@@ -253,7 +253,6 @@ def test_a_timeout_is_a_deadline_error(model: AsyncLLM) -> None:
         run(collect(model.stream("a", ENDLESS, timeout=0.05)))
     late, fine = run(model.generate(["a", "b"], [ENDLESS, SamplingParams(max_tokens=1)], timeout=0.3))
     assert isinstance(late.outputs[0].error, DeadlineError)
-    assert late.outputs[0].token_ids
     assert fine.outputs[0].error is None
 
 
