@@ -9,7 +9,7 @@ the one that was left longest ago first. Torch-free; knows neither requests nor 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from qwill.errors import CapacityError
@@ -52,7 +52,8 @@ class BlockPool:
         self.num_blocks, self.block_size = num_blocks, block_size
         self._users = [0] * num_blocks
         self._nodes: list[_Node | None] = [None] * num_blocks
-        self._num_empty = num_blocks  # neither in use nor in the tree
+        self._empty = bytearray(b"\1" * num_blocks)  # 1: neither in use nor in the tree
+        self._num_empty = num_blocks
         self._unused: OrderedDict[int, None] = OrderedDict()  # in the tree but not in use, longest unused first
         self._roots: dict[str, _Node] = {}
 
@@ -79,8 +80,8 @@ class BlockPool:
         if self._num_empty == 0:
             return self._evict()
         following = after + 1 if after is not None else self.num_blocks
-        block = following if following < self.num_blocks and self._is_empty(following) else self._longest_run()
-        self._users[block] = 1
+        block = following if following < self.num_blocks and self._empty[following] else self._longest_run()
+        self._users[block], self._empty[block] = 1, 0
         self._num_empty -= 1
         return block
 
@@ -103,6 +104,7 @@ class BlockPool:
             if self._users[block] > 0:
                 continue
             if self._nodes[block] is None:
+                self._empty[block] = 1
                 self._num_empty += 1
             else:
                 self._unused[block] = None
@@ -145,9 +147,6 @@ class BlockPool:
         self._nodes[block] = parent.children[key] = _Node(block, key, parent)
         return block
 
-    def _is_empty(self, block: int) -> bool:
-        return self._users[block] == 0 and self._nodes[block] is None
-
     def _evict(self) -> int:
         """The block that was left longest ago. It has no children: who used those used it too, and left it later."""
         if not self._unused:
@@ -167,18 +166,10 @@ class BlockPool:
             self._roots = {salt: root for salt, root in self._roots.items() if root is not node}
 
     def _longest_run(self) -> int:
-        best_start, best_length = max(self._empty_runs(), key=lambda run: run[1])
-        return best_start if best_length == self.num_blocks else best_start + best_length // 2
-
-    def _empty_runs(self) -> Iterator[tuple[int, int]]:
-        """Start and length of each run of empty blocks."""
-        start = 0
-        for block in range(self.num_blocks + 1):
-            if block < self.num_blocks and self._is_empty(block):
-                continue
-            if block > start:
-                yield start, block - start
-            start = block + 1
+        """Where to begin in the longest run of empty blocks; searched as bytes, as it happens in steps."""
+        longest = max(map(len, self._empty.split(b"\0")))
+        start = self._empty.find(b"\1" * longest)
+        return start if longest == self.num_blocks else start + longest // 2
 
 
 def _common(some: tuple[int, ...], other: tuple[int, ...]) -> int:
