@@ -47,6 +47,7 @@ ORDER = [
     {"quantize"},
     {"replay"},
     {"runner"},
+    {"grammar", "thinking"},
     {"sampler"},
     {"engine"},
     {"job"},
@@ -65,6 +66,7 @@ TORCH_FREE = {
     *("errors", "settings", "sampling_params", "outputs", "system", "formats", "config", "checkpoint_names", "hub"),
     *("detokenizer", "tokenizer_files", "gguf_vocab", "tokenizer", "messages", "template_budget", "chat_output"),
     *("templates", "chat", "answer", "request", "block_pool", "inspect"),
+    *("grammar", "thinking"),
 }
 HEAVY = {"torch", "transformers"}
 
