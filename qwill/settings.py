@@ -217,7 +217,7 @@ class EngineSettings:
     )
     draft_model: str | None = setting(None, "the smaller model that guesses; its vocabulary must be the model's own")
     num_speculative_tokens: int = setting(
-        8, "most tokens guessed per answer and step; fewer are where more would not pay", unit="tokens", low=1, high=64
+        16, "most tokens guessed per answer and step; fewer where more would not pay", unit="tokens", low=1, high=64
     )
     source: str = setting(
         "auto",

@@ -176,6 +176,8 @@ class Speculation:
     def _compare_watched(self, request: Request) -> None:
         """Judge watched guesses as soon as one was wrong or all were right."""
         belief = self._belief(request)
+        if not belief.watched:
+            return
         came = request.output_token_ids[belief.watched_from : belief.watched_from + len(belief.watched)]
         right = 0
         while right < len(came) and came[right] == belief.watched[right]:

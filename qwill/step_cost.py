@@ -46,9 +46,9 @@ class StepCost:
         self._seconds += new * more_seconds
         self._variance = (1 - new) * (self._variance + new * more_rows**2)
         self._covariance = (1 - new) * (self._covariance + new * more_rows * more_seconds)
-        if self._variance > LEAST_VARIANCE:
-            # Between nothing and all of it: a base below zero would make small steps free.
-            self.slope = min(max(self._covariance / self._variance, 0.0), self._seconds / self._rows)
+        slope = self._covariance / self._variance if self._variance > LEAST_VARIANCE else self.slope
+        # Between nothing and all of it: with a base below zero, small steps would take less than no time.
+        self.slope = min(max(slope, 0.0), self._seconds / self._rows)
 
     def _start(self, rows: int, seconds: float) -> None:
         self.slope = FIRST_SLOPE * seconds / (1 + FIRST_SLOPE * (rows - 1))

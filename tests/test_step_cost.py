@@ -75,3 +75,11 @@ def test_estimates_are_never_zero_or_below() -> None:
         cost.note(rng.randrange(1, 40), rng.random() ** 8 + 1e-9)
         assert all(cost.seconds(rows) > 0 for rows in range(1, 80))
         assert cost.slope >= 0
+
+
+def test_nor_where_all_steps_are_of_one_size_and_become_much_quicker() -> None:
+    cost = learned(10.0, 10.0, [1, 5] * 100 + [5] * 300)
+    for _ in range(300):
+        cost.note(5, 1.0)
+        assert cost.seconds(1) > 0
+    assert cost.seconds(5) == pytest.approx(1.0, rel=0.05)
