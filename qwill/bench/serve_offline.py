@@ -21,8 +21,7 @@ from qwill.settings import EngineSettings
 
 if TYPE_CHECKING:
     from qwill.bench.serving import Serving
-    from qwill.engine import Engine
-    from qwill.loader import LoadedModel
+    from qwill.llm import LLM
 
 __all__ = [
     "PERCENTILES",
@@ -53,8 +52,6 @@ class ServeMeasurement:
     serving: Serving
     peak_rss: int
     """Bytes."""
-    kv_cache_tokens: int
-    """Tokens whose keys and values fit into the cache."""
     weight_bytes: int
     """What one step reads at least."""
 
@@ -77,8 +74,7 @@ def measure(
         BenchmarkError: the lengths do not fit into the model's context, or a request failed.
         QwillError: the model cannot be found, fetched or loaded.
     """
-    from qwill.bench.serving import serve
-    from qwill.loader import load
+    from qwill.llm import LLM
 
     settings, engine = settings or ServeSettings(), engine or EngineSettings()
     progress = progress or SilentProgress()
@@ -87,40 +83,32 @@ def measure(
     target = find_target(model, engine, progress, prompt_tokens=prompt, new_tokens=new, count=1)
     warm_page_cache(target.path)
     bandwidth = read_bandwidth(target.setup.threads)
-    loaded = load(str(target.path), replace(engine, threads=target.setup.threads), progress)
-    running = _engine(loaded, engine)
-    params = replace(loaded.default_params, seed=settings.seed) if settings.sampled else SamplingParams(temperature=0.0)
-    serve(running, warm_up(min(settings.requests, engine.max_num_seqs), loaded.tokenizer), params, loaded.tokenizer)
+    with LLM(target.path, progress=progress, **asdict(replace(engine, threads=target.setup.threads))) as llm:
+        serving = _serve(llm, settings, engine, progress)
+        about = occasion.measured(target, [], read_bandwidth=bandwidth)
+        notes = [HOW_TO_READ, *warnings(occasion.machine, llm.dtype)]
+        return ServeMeasurement(
+            about=replace(about, dtype=llm.dtype, threads=llm.threads, notes=notes),
+            serving=serving,
+            peak_rss=peak_rss(),
+            weight_bytes=llm.decode_bytes,
+        )
+
+
+def _serve(llm: LLM, settings: ServeSettings, engine: EngineSettings, progress: Progress) -> Serving:
+    """Warm up, then serve what is measured, with the engine inside an LLM that nobody else uses."""
+    from qwill.bench.serving import serve
+
+    running, tokenizer = llm._engine, llm.tokenizer
+    assert running is not None
+    params = replace(llm.default_params, seed=settings.seed) if settings.sampled else SamplingParams(temperature=0.0)
+    serve(running, warm_up(min(settings.requests, engine.max_num_seqs), tokenizer), params, tokenizer)
+    workload = make_workload(settings, tokenizer)
     progress.start(settings.requests, "serve", unit="requests")
     try:
-        workload = make_workload(settings, loaded.tokenizer)
-        serving = serve(running, workload, params, loaded.tokenizer, served=lambda: progress.advance(1))
+        return serve(running, workload, params, tokenizer, served=lambda: progress.advance(1))
     finally:
         progress.finish()
-    about = occasion.measured(target, [], read_bandwidth=bandwidth)
-    notes = [HOW_TO_READ, *warnings(occasion.machine, loaded.dtype)]
-    return ServeMeasurement(
-        about=replace(about, dtype=loaded.dtype, threads=loaded.threads, notes=notes),
-        serving=serving,
-        peak_rss=peak_rss(),
-        kv_cache_tokens=loaded.kv_cache.num_blocks * loaded.kv_cache.block_size,
-        weight_bytes=loaded.decode_bytes,
-    )
-
-
-def _engine(loaded: LoadedModel, settings: EngineSettings) -> Engine:
-    """The engine as LLM makes it."""
-    from qwill.engine import Engine
-    from qwill.runner import ModelRunner
-    from qwill.scheduler import Limits
-
-    return Engine(
-        ModelRunner(loaded.model, loaded.kv_cache, loaded.device),
-        Limits(settings.max_batch_tokens, settings.max_num_seqs, settings.max_queue),
-        prefix_cache=settings.prefix_cache,
-        vocab_size=min(loaded.tokenizer.vocab_size, loaded.config.vocab_size),
-        eos_token_ids=loaded.eos_token_ids,
-    )
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
@@ -192,7 +180,6 @@ def record_of(measured: ServeMeasurement) -> dict[str, Any]:
         "prefix_hit_share": prefix_hit_share(serving),
         "acceptance": acceptance(serving),
         "peak_rss": measured.peak_rss,
-        "kv_cache_tokens": measured.kv_cache_tokens,
         "weight_bytes": measured.weight_bytes,
         "read_bytes_per_second": measured.read_speed,
         **asdict(serving),

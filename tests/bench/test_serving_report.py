@@ -29,7 +29,7 @@ def printed(serving: Serving = SERVING, **settings: Any) -> str:
         "serve-offline", "m", "qwen3", 10**6, "int8", 2, "now", MACHINE, 2e10, SETTINGS | settings, [], ["a [note]"]
     )
     out = io.StringIO()
-    print_serving(ServeMeasurement(about, serving, 300 << 20, 4096, 10**9), out)
+    print_serving(ServeMeasurement(about, serving, 300 << 20, 10**9), out)
     return out.getvalue()
 
 

@@ -89,7 +89,7 @@ def test_a_workload_reaches_the_measurement_and_its_result_is_shown_and_written(
         stats = EngineStats(steps=1, prompt_tokens=8, model_seconds=0.5)
         serving = Serving([Served(8, 2, 0, 0.0, 0.5, 1.0)], 1.0, 1.0, 0.0, 1.0, stats)
         about = replace(measurement(), groups=[], settings={**asdict(arguments[1]), **asdict(arguments[2])})
-        return ServeMeasurement(about, serving, 2**20, 64, 1000)
+        return ServeMeasurement(about, serving, 2**20, 1000)
 
     monkeypatch.setattr("qwill.bench.serve_offline.measure", measure)
     words = ["--prompt-tokens", "8", "--prompt-tokens", "90", "--requests", "3", "-np", "2", "-o", "out/result.json"]
