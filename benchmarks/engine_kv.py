@@ -25,13 +25,13 @@ __all__ = ["kv_divergence"]
 DTYPES = {"int8": torch.int8, "bfloat16": torch.bfloat16}
 
 
-def kv_divergence(work: Work, texts: dict[str, Path]) -> list[Finding]:
-    """The mean KL in nats, for each number format and text; nothing is asked of it."""
+def kv_divergence(work: Work, model: str, texts: dict[str, Path]) -> list[Finding]:
+    """The mean KL in nats of one model, for each number format and text; nothing is asked of it."""
     exact = EngineSettings(
         quant="none", dtype="float32", kv_dtype="float32", threads=work.threads, max_model_len=work.window
     )
     progress = SilentProgress()
-    baseline = load(work.real, exact, progress)
+    baseline = load(model, exact, progress)
     findings = []
     for name, path in texts.items():
         text = read_text(path)
@@ -41,7 +41,11 @@ def kv_divergence(work: Work, texts: dict[str, Path]) -> list[Finding]:
             summary: dict[str, Any] = summarize(scores)
             divergence = summary.pop("divergence")
             details = {"text_sha256": text.sha256, "window": work.window, **asdict(divergence), **summary}
-            findings.append(Finding(f"KL of {dtype} keys and values, {name}", divergence.mean, details=details))
+            findings.append(
+                Finding(
+                    f"KL of {dtype} keys and values, {baseline.local.name}, {name}", divergence.mean, details=details
+                )
+            )
     return findings
 
 
