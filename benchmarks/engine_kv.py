@@ -43,7 +43,9 @@ def kv_divergence(work: Work, model: str, texts: dict[str, Path]) -> list[Findin
             details = {"text_sha256": text.sha256, "window": work.window, **asdict(divergence), **summary}
             findings.append(
                 Finding(
-                    f"KL of {dtype} keys and values, {baseline.local.name}, {name}", divergence.mean, details=details
+                    f"KL of {dtype} keys and values, {baseline.local.path.stem}, {name}",
+                    divergence.mean,
+                    details=details,
                 )
             )
     return findings

@@ -47,9 +47,16 @@ def prefix(work: Work) -> list[Finding]:
         for number in range(1, work.rounds + 1):
             firsts.append(first_token(number, 1000 + number))
             seconds.append(first_token(number, 2000 + number))
+        hits = engine_of(llm).stats.prefix_hit_tokens
     shares = [second / first for first, second in zip(firsts, seconds, strict=True)]
     lengths = {"prefix_tokens": work.prefix_tokens, "own_tokens": OWN_TOKENS}
-    details = {**lengths, "first_seconds": firsts, "second_seconds": seconds, "shares": shares}
+    details = {
+        **lengths,
+        "prefix_hit_tokens": hits,
+        "first_seconds": firsts,
+        "second_seconds": seconds,
+        "shares": shares,
+    }
     name = f"TTFT of a second request with a shared prefix of {work.prefix_tokens:,} tokens, of the first's"
     return [Finding(name, statistics.median(shares), at_most=0.08, details=details)]
 

@@ -59,7 +59,7 @@ class Finding:
 
 def engine_of(llm: LLM) -> Engine:
     """The engine inside an LLM: everything that is compared runs on the same weights at the same addresses."""
-    engine = llm._engine
+    engine = llm.service.engine
     assert engine is not None
     return engine
 

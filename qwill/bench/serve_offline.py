@@ -99,7 +99,7 @@ def _serve(llm: LLM, settings: ServeSettings, engine: EngineSettings, progress: 
     """Warm up, then serve what is measured, with the engine inside an LLM that nobody else uses."""
     from qwill.bench.serving import serve
 
-    running, tokenizer = llm._engine, llm.tokenizer
+    running, tokenizer = llm.service.engine, llm.tokenizer
     assert running is not None
     params = replace(llm.default_params, seed=settings.seed) if settings.sampled else SamplingParams(temperature=0.0)
     serve(running, warm_up(min(settings.requests, engine.max_num_seqs), tokenizer), params, tokenizer)

@@ -14,9 +14,9 @@ from qwill.errors import BenchmarkError
 from qwill.outputs import CompletionOutput, RequestOutput
 
 
-def test_every_edit_and_all_together_are_measured(tiny_chat_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_edit_and_all_together_are_measured(tiny_talker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_lookup, "GUESSING", {})
-    *edits, everything = lookup(Work("", real=str(tiny_chat_model), threads=1, rounds=1, answer_tokens=6))
+    *edits, everything = lookup(Work("", real=str(tiny_talker), threads=1, rounds=1, answer_tokens=6))
     assert len(edits) == len(EDITS)
     assert everything.at_least == 1.7
     assert everything.details["gives_the_text_back"] is False
