@@ -1,4 +1,6 @@
-"""Tests mirror the tree: qwill/a/b.py is tested by tests/a/test_b.py or by tests/a/test_b_topic.py; so is scripts/.
+"""Tests mirror the tree: qwill/a/b.py is tested by tests/a/test_b.py or by tests/a/test_b_topic.py.
+
+So are scripts/ and benchmarks/: scripts/c.py by tests/scripts/test_c.py.
 
 A package's `__init__.py` is tested by tests/a/test_init.py where it does more than name things.
 """
@@ -14,6 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 UNTESTED: dict[str, str] = {
     "qwill/__main__.py": "three lines; tests/cli runs them as `python -m qwill`",
+    "benchmarks/linear.py": "one measurement, behind a decision that was made",
+    "benchmarks/quality.py": "runs llama.cpp's tools; what it measures with is tested in tests/eval",
     "scripts/demo.py": "the demo runs the public commands, which have their own tests",
 }
 """Source file -> why no test file has its name."""
@@ -31,7 +35,7 @@ WHOLE_PROJECT: dict[str, str] = {
 
 def sources() -> list[str]:
     """Every source file of ours, package doors aside."""
-    paths = [*(ROOT / "qwill").rglob("*.py"), *(ROOT / "scripts").glob("*.py")]
+    paths = [path for folder in ("qwill", "scripts", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
     return sorted(path.relative_to(ROOT).as_posix() for path in paths if path.name != "__init__.py")
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from qwill.bench.results import Group, Measurement, Row, Spread
 from qwill.errors import BenchmarkError
 
-__all__ = ["CHART_KINDS", "PLAIN_WIDTH", "print_report", "short", "write_chart"]
+__all__ = ["CHART_KINDS", "PLAIN_WIDTH", "head", "print_report", "short", "write_chart"]
 
 PLAIN_WIDTH = 160
 """Columns of a table that goes to a file or a pipe."""
@@ -26,14 +26,15 @@ OURS, OTHERS = "#2a6fb0", "#b8b8b8"
 def print_report(measured: Measurement, file: TextIO) -> None:
     """Write the head, one table for each amount of work, and the notes."""
     console = Console(file=file, width=None if file.isatty() else PLAIN_WIDTH, highlight=False)
-    console.print(_head(measured), markup=False)
+    console.print(head(measured), markup=False)
     for group in measured.groups:
         console.print(_table(measured, group))
     for note in measured.notes:
         console.print(f"· {note}", markup=False)
 
 
-def _head(measured: Measurement) -> str:
+def head(measured: Measurement) -> str:
+    """What was measured, and where: three lines."""
     machine = measured.machine
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     return (

@@ -1,8 +1,9 @@
-"""`qwill bench compare`, `decode`, `prefill` and `kernels`: wired to qwill.bench, which does all the measuring."""
+"""`qwill bench`, with a command for each thing to measure: wired to qwill.bench, which does all the measuring."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from qwill.bench.compare import CompareSettings
 from qwill.bench.decode import DecodeSettings
 from qwill.bench.kernels import KernelSettings
 from qwill.bench.prefill import PrefillSettings
+from qwill.bench.workload import ServeSettings
 from qwill.cli.flags import BenchFlags, Model, Part, ResultFlags, flags_of, picked
 from qwill.cli.load import progress_for
 from qwill.cli.paths import check_may_write
@@ -28,11 +30,13 @@ if TYPE_CHECKING:
     CompareChoices = dict[str, Any]
     DecodeChoices = dict[str, Any]
     PrefillChoices = dict[str, Any]
+    ServeChoices = dict[str, Any]
     KernelChoices = dict[str, Any]
 else:
     CompareChoices = flags_of(CompareSettings, EngineSettings, BenchFlags)
     DecodeChoices = flags_of(DecodeSettings, EngineSettings, BenchFlags)
     PrefillChoices = flags_of(PrefillSettings, EngineSettings, BenchFlags)
+    ServeChoices = flags_of(ServeSettings, EngineSettings, ResultFlags)
     KernelChoices = flags_of(KernelSettings, Part(EngineSettings, ("threads",)), ResultFlags)
 
 
@@ -44,6 +48,7 @@ def register(app: App) -> None:
     app.command(compare)
     app.command(decode)
     app.command(prefill)
+    app.command(serve_offline)
     app.command(kernels)
 
 
@@ -80,21 +85,28 @@ def prefill(model: Model, *, given: PrefillChoices | None = None) -> int:
     return 0
 
 
+def serve_offline(model: Model, *, given: ServeChoices | None = None) -> int:
+    """Measure many requests at once: throughput, latency, and where the time of a step goes."""
+    from qwill.bench.serve_offline import measure, record_of
+    from qwill.bench.serving_report import print_serving
+
+    given = given or {}
+    check_may_write(given.get("output"))
+    settings, engine = _made(given, ServeSettings), _made(given, EngineSettings)
+    measured = measure(model, settings, engine, progress=progress_for(given))
+    _tell_all(record_of(measured), lambda: print_serving(measured, sys.stdout), given)
+    return 0
+
+
 def kernels(*, given: KernelChoices | None = None) -> int:
     """Measure each native op by itself, at the shapes of Qwen3-0.6B, against what memory gives."""
     from qwill.bench.kernel_report import print_kernels
     from qwill.bench.kernels import as_record, measure
-    from qwill.bench.results import write_record
 
     given = given or {}
     check_may_write(given.get("output"))
     measured = measure(_made(given, KernelSettings), given.get("threads"), progress=progress_for(given))
-    if given.get("json"):
-        print_json(as_record(measured))
-    else:
-        print_kernels(measured, sys.stdout)
-    if given.get("output"):
-        write_record(as_record(measured), Path(given["output"]))
+    _tell_all(as_record(measured), lambda: print_kernels(measured, sys.stdout), given)
     return 0
 
 
@@ -114,13 +126,20 @@ def _made(given: dict[str, Any], owner: type[Any]) -> Any:
 def _tell(measured: Measurement, given: dict[str, Any]) -> None:
     """The table or JSON on stdout, and the files that were asked for."""
     from qwill.bench.report import print_report, write_chart
-    from qwill.bench.results import as_record, write_record
+    from qwill.bench.results import as_record
 
-    if given.get("json"):
-        print_json(as_record(measured))
-    else:
-        print_report(measured, sys.stdout)
-    if given.get("output"):
-        write_record(as_record(measured), Path(given["output"]))
+    _tell_all(as_record(measured), lambda: print_report(measured, sys.stdout), given)
     if given.get("chart"):
         write_chart(measured, Path(given["chart"]))
+
+
+def _tell_all(record: dict[str, Any], show: Callable[[], None], given: dict[str, Any]) -> None:
+    """What `show` prints, or JSON, on stdout; and the file that was asked for."""
+    from qwill.bench.results import write_record
+
+    if given.get("json"):
+        print_json(record)
+    else:
+        show()
+    if given.get("output"):
+        write_record(record, Path(given["output"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,11 @@ from qwill.bench.decode import DecodeSettings
 from qwill.bench.kernels import KernelMeasurement, KernelSettings, Timing
 from qwill.bench.prefill import PrefillSettings
 from qwill.bench.results import Group, Measurement, Row, Run, Spread
+from qwill.bench.serve_offline import ServeMeasurement
+from qwill.bench.serving import Served, Serving
+from qwill.bench.workload import ServeSettings
 from qwill.cli import main
+from qwill.engine import EngineStats
 from qwill.settings import EngineSettings
 
 
@@ -74,6 +79,28 @@ def test_kernels_need_no_model_and_their_timings_are_shown_and_written(
     assert json.loads(capsys.readouterr().out)["isa"] == "avx2"
 
 
+def test_a_workload_reaches_the_measurement_and_its_result_is_shown_and_written(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+
+    def measure(*arguments: Any, progress: Any) -> ServeMeasurement:
+        asked.append(arguments)
+        stats = EngineStats(steps=1, prompt_tokens=8, model_seconds=0.5)
+        serving = Serving([Served(8, 2, 0, 0.0, 0.5, 1.0)], 1.0, 1.0, 0.0, 1.0, stats)
+        about = replace(measurement(), groups=[], settings={**asdict(arguments[1]), **asdict(arguments[2])})
+        return ServeMeasurement(about, serving, 2**20, 1000)
+
+    monkeypatch.setattr("qwill.bench.serve_offline.measure", measure)
+    words = ["--prompt-tokens", "8", "--prompt-tokens", "90", "--requests", "3", "-np", "2", "-o", "out/result.json"]
+    assert main(["bench", "serve-offline", "m", *words]) == 0
+    assert asked == [("m", ServeSettings(requests=3, prompt_tokens=(8, 90)), EngineSettings(max_num_seqs=2))]
+    assert "output tok/s" in capsys.readouterr().out
+    assert json.loads((home / "out/result.json").read_text())["requests"][0]["last_token"] == 1.0
+    assert main(["bench", "serve-offline", "m", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["output_tokens_per_second"] == 2.0
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -82,6 +109,7 @@ def test_kernels_need_no_model_and_their_timings_are_shown_and_written(
         (["compare", "m", "--chart", "x.gif"], ".svg"),
         (["decode", "m", "--prompt-tokens", "0"], "1 … 16 lengths"),
         (["prefill", "m", "--prompt-tokens", "0"], "1 … 16 lengths"),
+        (["serve-offline", "m", "--new-tokens", "0"], "one length of 1 … 1048576 tokens, or two"),
         (["kernels", "--op-seconds", "0"], "0.001 … 60"),
         (["comprae", "m"], "did you mean compare?"),
         (["compare"], "MODEL is missing"),
@@ -97,4 +125,4 @@ def test_impossible_work_is_refused_at_once(
 def test_without_a_subcommand_all_are_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench"]) == 0
     out = capsys.readouterr().out
-    assert all(name in out for name in ("compare", "decode", "prefill", "kernels"))
+    assert all(name in out for name in ("compare", "decode", "prefill", "serve-offline", "kernels"))

@@ -1,0 +1,30 @@
+"""Tiny models on disk for the benchmarks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from qwill.bench.random_model import write_random_model
+
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a random Qwen3 with 512 tokens and 2 layers."""
+    folder = tmp_path_factory.mktemp("benchmarks") / "qwen3-tiny"
+    write_random_model(folder, "qwen3-tiny")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_talker(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with a chat template."""
+    folder = tmp_path_factory.mktemp("talker") / "qwen3-tiny"
+    shutil.copytree(tiny_model, folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    return folder
