@@ -23,9 +23,10 @@ from qwill.chat_output import OutputEvent, OutputParser
 from qwill.errors import PromptError, TemplateError
 from qwill.messages import check_keywords, check_messages, check_tools
 from qwill.templates import compile_template
+from qwill.thinking import ThinkingTokens
 from qwill.tokenizer import Tokenizer
 
-__all__ = ["OutputEvent", "OutputParser", "RenderedPrompt", "render_chat"]
+__all__ = ["OutputEvent", "OutputParser", "RenderedPrompt", "render_chat", "thinking_tokens"]
 
 _PRIVATE_USE = range(0xE000, 0xF900)
 
@@ -150,3 +151,19 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from _texts(item)
+
+
+def thinking_tokens(tokenizer: Tokenizer) -> ThinkingTokens | None:
+    """The tokens with which the model begins and ends its thinking; None where it has none."""
+    opens, closes = (tokenizer.special_tokens.get(tag) for tag in ("<think>", "</think>"))
+    return None if opens is None or closes is None else ThinkingTokens(opens, closes, _Blank(tokenizer))
+
+
+class _Blank:
+    """The tokens that are nothing but white space. Asked, not listed: there are 150,000 tokens to look at."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def __contains__(self, token_id: object) -> bool:
+        return isinstance(token_id, int) and self._tokenizer.token_bytes(token_id).isspace()

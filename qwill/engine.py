@@ -24,17 +24,22 @@ from qwill.runner import ModelRunner
 from qwill.sampler import Sampled, Sampler
 from qwill.scheduler import Limits, Scheduled, Scheduler
 from qwill.speculative import Speculation
+from qwill.thinking import Thinking, ThinkingTokens
 
 __all__ = ["Engine", "EngineStats", "StepOutput"]
 
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What a step did for one request: a new token, an end, or both. With guesses, a step may bring it several."""
+    """What a step did for one request: a new token, an end, or both. With guesses, a step may bring it several.
+
+    `is_end_token`: the token only ended the answer, and is no part of its text.
+    """
 
     request: Request
     sampled: Sampled | None
     finish_reason: FinishReason | None = None
+    is_end_token: bool = False
     stop_token_id: int | None = None
     error: QwillError | None = None
 
@@ -64,7 +69,7 @@ class Engine:
     """Runs requests to their end. Not thread-safe.
 
     `vocab_size` counts the tokenizer's tokens: ids past it are never sampled. `eos_token_ids` end an answer
-    unless the request ignores them.
+    unless the request ignores them. `thinking` says how a chat's answer thinks; None: the model cannot.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class Engine:
         eos_token_ids: frozenset[int],
         prefix_cache: bool = True,
         speculation: Speculation | None = None,
+        thinking: ThinkingTokens | None = None,
     ) -> None:
         self.runner = runner
         self.pool = BlockPool(runner.kv_cache.num_blocks, runner.kv_cache.block_size)
@@ -83,6 +89,7 @@ class Engine:
         self._scheduler = Scheduler(self.pool, limits, prefix_cache=prefix_cache)
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
+        self._thinking = thinking
         self.speculation = speculation
         self._samplers: dict[Request, Sampler] = {}
         self._faults = Faults.from_environment()
@@ -110,9 +117,24 @@ class Engine:
             self._vocab_size,
             eos_token_ids=self._eos_token_ids,
             index=request.index,
+            grammar=request.grammar.matcher() if request.grammar is not None else None,
+            thinking=self._thinking_of(request),
         )
         self._scheduler.add(request)
         self._samplers[request] = sampler
+
+    def _thinking_of(self, request: Request) -> Thinking | None:
+        """What keeps track of an answer's thinking, where anything depends on it."""
+        if self._thinking is None or (request.grammar is None and request.params.max_thinking_tokens is None):
+            return None
+        blank = self._thinking.blank_token_ids if request.grammar is None else ()
+        return Thinking(
+            request.thinking,
+            self._thinking.open_token_id,
+            self._thinking.close_token_id,
+            request.params.max_thinking_tokens,
+            blank_token_ids=blank,
+        )
 
     def finish(self, request: Request) -> None:
         """Forget a request, finished or not, and free its blocks. Harmless when it is gone already."""
@@ -206,15 +228,20 @@ class Engine:
         except Exception as error:
             return StepOutput(request, None, "error", error=_unforeseen(error, request))
         request.output_token_ids.append(sampled.token_id)
-        return StepOutput(request, sampled, *self._ending(request, sampled.token_id))
+        return self._judged(request, sampled)
 
-    def _ending(self, request: Request, token_id: int) -> tuple[FinishReason | None, int | None]:
-        if len(request.output_token_ids) >= request.params.min_tokens:
+    def _judged(self, request: Request, sampled: Sampled) -> StepOutput:
+        """Whether the answer ends with this token, which it has already."""
+        token_id, count = sampled.token_id, len(request.output_token_ids)
+        if count >= request.params.min_tokens:
             if token_id in request.params.stop_token_ids:
-                return "stop", token_id
+                return StepOutput(request, sampled, "stop", is_end_token=True, stop_token_id=token_id)
             if token_id in self._eos_token_ids and not request.params.ignore_eos:
-                return "stop", None
-        return ("length", None) if len(request.output_token_ids) >= request.max_tokens else (None, None)
+                return StepOutput(request, sampled, "stop", is_end_token=True)
+        if self._samplers[request].finished:
+            # What completes a grammar is text, but for an end token that a grammar allows before min_tokens.
+            return StepOutput(request, sampled, "stop", is_end_token=token_id in self._eos_token_ids)
+        return StepOutput(request, sampled, "length" if count >= request.max_tokens else None)
 
     def _count(self, share: Scheduled, outputs: Sequence[StepOutput]) -> None:
         stats, request = self.stats, share.request

@@ -12,6 +12,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -24,7 +25,7 @@ from qwill.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits
 
-__all__ = ["Grammar", "Matcher", "Vocabulary", "compile_grammar"]
+__all__ = ["Grammar", "Grammars", "Matcher", "Vocabulary", "compile_grammar"]
 
 _Result = TypeVar("_Result")
 
@@ -148,6 +149,21 @@ class Matcher:
     def _check(self) -> None:
         if self._matcher.is_error():
             raise _refusal("the grammar became too complex", self._matcher.get_error())
+
+
+class Grammars:
+    """Compiles the grammars of one model's requests, for any number of threads. Parameters: see `Vocabulary`."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
+        self._make = partial(Vocabulary, tokenizer, vocab_size, eos_token_ids)
+        self._vocabulary: Vocabulary | None = None  # made when first needed: most models never need one
+        self._lock = threading.Lock()
+
+    def compile(self, params: StructuredOutputsParams) -> Grammar:
+        """See `compile_grammar`."""
+        with self._lock:
+            self._vocabulary = self._vocabulary or self._make()
+        return compile_grammar(params, self._vocabulary)
 
 
 def compile_grammar(params: StructuredOutputsParams, vocabulary: Vocabulary) -> Grammar:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from qwill.answer import Answer
 from qwill.chat import OutputParser, render_chat
 from qwill.errors import QwillError, SettingError
+from qwill.grammar import Grammars
 from qwill.job import Job
 from qwill.outputs import RequestOutput
 from qwill.request import Request, as_conversations, as_prompts, as_token_ids, check_prompt, clamp_max_tokens
@@ -73,12 +74,19 @@ class Intake:
     """Makes jobs for one model.
 
     `vocab_size` counts the model's ids, `max_model_len` the tokens of prompt and answer; `default_params` are for
-    those who give none.
+    those who give none; `grammars` compiles what answers must look like.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, vocab_size: int, max_model_len: int, default_params: SamplingParams
+        self,
+        tokenizer: Tokenizer,
+        grammars: Grammars,
+        *,
+        vocab_size: int,
+        max_model_len: int,
+        default_params: SamplingParams,
     ) -> None:
+        self._grammars = grammars
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
@@ -176,6 +184,8 @@ class Intake:
         """A job for a prompt. `thinking` is None for plain text, else where a chat's answer begins."""
         check_prompt(token_ids, vocab_size=self._vocab_size, max_model_len=self._max_model_len)
         params, how = handling.params, handling.options
+        wanted = params.structured_outputs
+        grammar = self._grammars.compile(wanted) if wanted is not None else None
         job = Job(RequestOutput(handling.request_id, text, token_ids, []), handling.start, self._tokenizer)
         for index in range(params.n):
             request = Request(
@@ -189,6 +199,7 @@ class Intake:
                 deadline=handling.deadline,
                 cache_salt=how.cache_salt,
                 thinking=thinking or "no",
+                grammar=grammar,
             )
             parser = None if thinking is None else OutputParser(thinking == "open")
             job.add(request, Answer(self._tokenizer, params, index, parser))

@@ -52,7 +52,7 @@ class Job:
             self._count(step.request)
             try:
                 self._note_logprobs(answer.output, step.sampled)
-                self._keep(answer.push(step.sampled.token_id, silent=step.finish_reason == "stop"))
+                self._keep(answer.push(step.sampled.token_id, silent=step.is_end_token))
             except QwillError as error:
                 answer.output.finish_reason, answer.output.error = "error", error
         if step.finish_reason is not None and answer.output.finish_reason is None:

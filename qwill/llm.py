@@ -12,8 +12,10 @@ from typing import Any
 
 from torch import Tensor
 
+from qwill.chat import thinking_tokens
 from qwill.engine import Engine, EngineStats
 from qwill.errors import SettingError
+from qwill.grammar import Grammars
 from qwill.hub.progress import Progress, SilentProgress, terminal_progress
 from qwill.intake import Intake, Message, Params, Prompt
 from qwill.job import Job
@@ -63,6 +65,7 @@ class LLM:
         self.default_params = loaded.default_params
         self.intake = Intake(
             loaded.tokenizer,
+            Grammars(loaded.tokenizer, loaded.vocab_size, loaded.eos_token_ids),
             vocab_size=loaded.config.vocab_size,
             max_model_len=loaded.max_model_len,
             default_params=loaded.default_params,
@@ -241,7 +244,8 @@ def _engine(loaded: LoadedModel, settings: EngineSettings, speculation: Speculat
         Limits(settings.max_batch_tokens, settings.max_num_seqs, settings.max_queue),
         prefix_cache=settings.prefix_cache,
         speculation=speculation,
-        vocab_size=min(loaded.tokenizer.vocab_size, loaded.config.vocab_size),
+        thinking=thinking_tokens(loaded.tokenizer),
+        vocab_size=loaded.vocab_size,
         eos_token_ids=loaded.eos_token_ids,
     )
 

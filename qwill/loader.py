@@ -62,6 +62,11 @@ class LoadedModel:
     eos_token_ids: frozenset[int]
     default_params: SamplingParams
 
+    @property
+    def vocab_size(self) -> int:
+        """Ids that may be sampled: those of the model that the tokenizer has tokens for."""
+        return min(self.tokenizer.vocab_size, self.config.vocab_size)
+
 
 def load(name: str, settings: EngineSettings, progress: Progress) -> LoadedModel:
     """Find (or fetch) the model called `name` and load it.

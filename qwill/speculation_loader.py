@@ -48,7 +48,7 @@ def _load_draft_model(name: str, settings: EngineSettings, target: LoadedModel, 
     check_same_vocabulary(name, draft.tokenizer, target.tokenizer)
     return DraftModel(
         ModelRunner(draft.model, draft.kv_cache, draft.device),
-        vocab_size=min(target.tokenizer.vocab_size, target.config.vocab_size, draft.config.vocab_size),
+        vocab_size=min(target.vocab_size, draft.config.vocab_size),
         max_batch_tokens=settings.max_batch_tokens,
     )
 

@@ -10,9 +10,19 @@ space aside, and once it is over it never opens again.
 from __future__ import annotations
 
 from collections.abc import Container
+from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Thinking"]
+__all__ = ["Thinking", "ThinkingTokens"]
+
+
+@dataclass(frozen=True)
+class ThinkingTokens:
+    """A model's tokens for <think> and </think>, and those that are nothing but white space."""
+
+    open_token_id: int
+    close_token_id: int
+    blank_token_ids: Container[int]
 
 
 class Thinking:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from qwill.errors import PromptError, SettingError, TemplateError
+from qwill.grammar import Grammars
 from qwill.intake import Intake
 from qwill.request import Request
 from qwill.sampling_params import SamplingParams
@@ -26,7 +27,9 @@ def tokenizer(tiny_chat_model: Path) -> Tokenizer:
 
 @pytest.fixture
 def intake(tokenizer: Tokenizer) -> Intake:
-    return Intake(tokenizer, vocab_size=311, max_model_len=64, default_params=DEFAULT)
+    return Intake(
+        tokenizer, Grammars(tokenizer, 261, [256, 258]), vocab_size=311, max_model_len=64, default_params=DEFAULT
+    )
 
 
 def only_request(intake: Intake, **options: Any) -> Request:
@@ -131,7 +134,9 @@ def test_a_template_without_thinking_cannot_think(tokenizer: Tokenizer, tiny_cha
     shutil.copytree(tiny_chat_model, folder)
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
-    intake = Intake(Tokenizer.load(folder), vocab_size=311, max_model_len=64, default_params=DEFAULT)
+    tokenizer = Tokenizer.load(folder)
+    grammars = Grammars(tokenizer, 261, [256, 258])
+    intake = Intake(tokenizer, grammars, vocab_size=311, max_model_len=64, default_params=DEFAULT)
     assert intake.conversations(TALK, None, {})[0].requests[0].thinking == "no"
 
 
@@ -141,7 +146,9 @@ def test_a_model_without_template_takes_no_conversation(tiny_chat_model: Path, t
     folder = tmp_path / "base"
     shutil.copytree(tiny_chat_model, folder)
     (folder / "tokenizer_config.json").write_text("{}")
-    intake = Intake(Tokenizer.load(folder), vocab_size=311, max_model_len=64, default_params=DEFAULT)
+    tokenizer = Tokenizer.load(folder)
+    grammars = Grammars(tokenizer, 261, [256, 258])
+    intake = Intake(tokenizer, grammars, vocab_size=311, max_model_len=64, default_params=DEFAULT)
     with pytest.raises(TemplateError):
         intake.conversations(TALK, None, {})
 
