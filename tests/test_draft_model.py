@@ -95,6 +95,8 @@ def test_so_are_they_after_any_mix_of_right_and_wrong_guesses(small: CausalLM, s
             assert guess == written(small, all_tokens(one), count)
             if rng.random() < 0.8:  # else the step was lost to it, as when it was preempted
                 one.output_token_ids += [*guess[: rng.randrange(count + 1)], rng.randrange(VOCAB)]
+        for one in requests:  # several steps may pass before it is asked again
+            one.output_token_ids += rng.choices(range(VOCAB), k=rng.choice((0, 0, 1, 3)))
 
 
 def test_a_draft_equal_to_the_target_is_always_right(small: CausalLM) -> None:
@@ -137,6 +139,15 @@ def test_a_full_cache_gives_up_who_was_left_longest_ago(small: CausalLM) -> None
     for one in (first, second, third, first, third, second):
         assert model.propose([one], [3]) == [written(small, all_tokens(one), 3)]
     assert model.num_free_blocks == 2
+
+
+def test_who_was_asked_of_late_keeps_what_was_computed(small: CausalLM) -> None:
+    runner = runner_of(small, blocks=8)
+    model = DraftModel(runner, vocab_size=VOCAB, max_batch_tokens=1000)
+    first, second, third = (request(10, seed) for seed in range(3))
+    for one in (first, second, first, third, first):
+        model.propose([one], [1])
+    assert runner.counts == [10, 10, 1, 10, 1]
 
 
 def test_who_finds_no_room_gets_no_guesses_and_takes_none_from_others(small: CausalLM) -> None:

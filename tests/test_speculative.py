@@ -22,10 +22,10 @@ class Guesses:
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.now = 0.0
-        self._seconds = seconds
+        self.seconds = seconds
 
     def propose(self, requests: Sequence[Request], most: Sequence[int]) -> list[list[int]]:
-        self.now += self._seconds * max(most)
+        self.now += self.seconds * max(most)
         return [[1] * count for count in most]
 
     def forget(self, request: Request) -> None:
@@ -140,6 +140,15 @@ def test_a_proposer_that_takes_too_long_is_hardly_asked() -> None:
     world = World(1, memory_bound, guess=0.050)
     world.run(50, 0.8)
     assert world.run(500, 0.8) > 0.97 / memory_bound(1)
+
+
+def test_reading_a_prompt_for_the_first_guess_does_not_count_against_those_that_follow() -> None:
+    world = World(1, memory_bound, guess=5.0)
+    world.run(1, 1.0)
+    world.proposer.seconds = 0.001
+    before = world.drafted
+    world.run(5, 1.0)
+    assert world.drafted - before > 15
 
 
 def test_a_costly_proposer_that_pays_is_used_and_comes_back() -> None:
