@@ -19,6 +19,7 @@ def test_every_edit_and_all_together_are_measured(tiny_talker: Path) -> None:
     assert len(edits) == len(EDITS)
     assert everything.at_least == 1.7
     assert everything.details["gives_the_text_back"] is False
+    assert everything.details["accepted_tokens"] <= everything.details["drafted_tokens"]
     seconds = everything.details["seconds"]
     plain, guessing = (sum(min(one[way]) for one in seconds.values()) for way in ("plain", "guessing"))
     assert everything.value == pytest.approx(plain / guessing)
