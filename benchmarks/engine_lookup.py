@@ -34,9 +34,10 @@ def lookup(work: Work) -> list[Finding]:
                 if number >= 0:
                     for way, output in done.items():
                         seconds[name][way].append(output.metrics.decode_seconds)
-    return [_finding(name, tokens, {name: seconds[name]}) for name in EDITS] + [
-        _finding("all edits", tokens, seconds, at_least=1.7)
-    ]
+        guesses = {"drafted_tokens": guessing.stats.drafted_tokens, "accepted_tokens": guessing.stats.accepted_tokens}
+    everything = _finding("all edits", tokens, seconds, at_least=1.7)
+    everything.details.update(guesses)
+    return [*(_finding(name, tokens, {name: seconds[name]}) for name in EDITS), everything]
 
 
 def _same_tokens(name: str, plain: RequestOutput, guessing: RequestOutput) -> int:

@@ -42,17 +42,15 @@ class Stock:
 '''
 
 ENGLISH = """\
-Thomas came down to the harbour before the sun was up. The boats lay side by side, and the water
-between them was as still as a plate. He put his basket on the wall, took out the bread that his
-sister had wrapped in a cloth, and ate slowly, looking at the lamp at the end of the pier. At six
-the first men arrived. They greeted Thomas by his name, asked about his father, and went on to their
-nets. Nobody spoke about the storm. Two of the boats had not come home on Monday, and since then the
-old women stood at the chapel every evening and counted the sails.
-
-When the bell rang, Thomas took his basket and walked along the wall to the last boat, which was
-painted green. The captain sat on a box and mended a rope. "You are early," he said. "I could not
-sleep," answered Thomas. The captain nodded as if that were a good reason to go to sea. He pointed
-at the oars. "Then row us out, Thomas. The wind will come later, and it will come from the west."
+Thomas came down to the harbour before the sun was up. The boats lay side by side, and the water between them \
+was as still as a plate. He put his basket on the wall, took out the bread that his sister had wrapped in a \
+cloth, and ate slowly, looking at the lamp at the end of the pier. At six the first men arrived. They greeted \
+Thomas by his name, asked about his father, and went on to their nets. Nobody spoke about the storm. Two of \
+the boats had not come home on Monday, and since then the old women stood at the chapel every evening and \
+counted the sails. When the bell rang, Thomas took his basket and walked along the wall to the last boat, \
+which was painted green. The captain sat on a box and mended a rope. "You are early," he said. "I could not \
+sleep," answered Thomas. The captain nodded as if that were a good reason to go to sea. He pointed at the \
+oars. "Then row us out, Thomas. The wind will come later, and it will come from the west."
 """
 
 CHINESE = """\

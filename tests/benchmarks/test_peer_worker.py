@@ -65,7 +65,10 @@ def test_our_own_engine_does_a_batch_as_it_is_told(
     monkeypatch.setattr(peer_worker, "ids", few)
     monkeypatch.setattr(peer_worker, "THREADS", 1)
     monkeypatch.setattr(sys, "argv", ["w", "qwill", str(tiny_model), "--figures", "batch", "--quant", "none"])
-    peer_worker.main()
+    try:
+        peer_worker.main()
+    finally:
+        peer_worker.qwill_llm.cache_clear()
     figures: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert set(figures) == {"batch 8", "batch 32"}
     assert min(figures.values()) > 0
