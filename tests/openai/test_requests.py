@@ -304,7 +304,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(CHAT | COMPLETION | {"tools", "unknown"})), VALUES, max_size=4))
 def test_any_values_are_read_or_refused(fields: dict[str, Any]) -> None:
     for read, base in ((read_chat, {"messages": HI}), (read_completion, {"prompt": "x"})):
