@@ -3,8 +3,9 @@
     QwillError                      what went wrong, where, and a hint: what to do
     ├── UsageError                  the caller asked for something that cannot be (exit code 2)
     │   ├── SettingError            a setting's value is outside its allowed range
-    │   └── PromptError             empty prompt, ids out of range
-    │       └── ContextLengthError  prompt longer than the context
+    │   ├── PromptError             empty prompt, ids out of range
+    │   │   └── ContextLengthError  prompt longer than the context
+    │   └── RequestError            a request of OpenAI's API breaks its rules
     ├── ModelNotFoundError          no such name, folder, file or revision
     ├── DownloadError               a source could not deliver
     │   ├── SourceUnreachableError  no connection within the time limit
@@ -71,6 +72,14 @@ class PromptError(UsageError, ValueError):
 
 class ContextLengthError(PromptError):
     """The prompt is longer than the context."""
+
+
+class RequestError(UsageError, ValueError):
+    """A request breaks a rule of OpenAI's API. `where` is the field at fault, `code` names the fault for programs."""
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "", code: str = "invalid_value") -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.code = code
 
 
 class ModelNotFoundError(QwillError):

@@ -33,6 +33,7 @@ ORDER = [
     {"messages", "template_budget", "chat_output"},
     {"templates", "thinking"},
     {"chat"},
+    {"openai"},
     {"answer"},
     {"request"},
     {"block_pool"},
@@ -62,6 +63,7 @@ ORDER = [
     {"service"},
     {"llm"},
     {"async_llm"},
+    {"offline_batch"},
     {"eval"},
     {"inspect"},
     {"bench"},
@@ -76,6 +78,7 @@ TORCH_FREE = {
     *("detokenizer", "tokenizer_files", "gguf_vocab", "tokenizer", "messages", "template_budget", "chat_output"),
     *("templates", "chat", "answer", "request", "block_pool", "scheduler", "faults", "inspect"),
     *("step_cost", "prompt_lookup", "speculative", "grammar", "thinking"),
+    "openai",
 }
 HEAVY = {"torch", "transformers"}
 

@@ -28,6 +28,7 @@ __all__ = ["ALIASES", "COMMANDS", "main"]
 COMMANDS = {
     "run": "answer one prompt, and what comes on standard input",
     "chat": "talk with a model in the terminal",
+    "batch": "answer a file of requests in OpenAI's batch format",
     "pull": "download a model",
     "list": "list the models on this machine",
     "rm": "delete a model from this machine",

@@ -26,6 +26,7 @@ __all__ = [
     "FETCHING",
     "FLAG_OWNERS",
     "AnswerFlags",
+    "BatchFlags",
     "BenchFlags",
     "ChatFlags",
     "CommonFlags",
@@ -126,6 +127,23 @@ class VerifyFlags(ReportFlags):
 
 
 @dataclass(frozen=True)
+class BatchFlags:
+    """What `batch` reads and writes."""
+
+    input_file: str | None = setting(
+        None, "file of requests, one in each line, as for OpenAI's batches; - is standard input", aliases=("-i",)
+    )
+    output_file: str | None = setting(
+        None,
+        "file of results, in which an earlier run that was stopped is gone on with; - is standard output",
+        aliases=("-o",),
+    )
+    served_model_name: tuple[str, ...] = setting(
+        (), "what the requests may call the model, and the results do; by default MODEL. May be given several times"
+    )
+
+
+@dataclass(frozen=True)
 class ResultFlags(ReportFlags):
     """Flags of `bench` and `eval`, whose results are worth keeping."""
 
@@ -174,6 +192,7 @@ FETCHING = Part(EngineSettings, ("source", "revision", "endpoint", "offline"))
 
 GROUPS: dict[type[Any], Group] = {
     AnswerFlags: Group("Answer", sort_key=1),
+    BatchFlags: Group("Batch", sort_key=1),
     SamplingParams: Group(
         "Sampling", sort_key=2, help="The model's own generation_config.json goes before the defaults given here."
     ),
@@ -182,7 +201,18 @@ GROUPS: dict[type[Any], Group] = {
 GENERAL = Group("General", sort_key=4)
 
 FLAG_OWNERS = (
-    *(*GROUPS, RunFlags, ChatFlags, RemoveFlags, InspectFlags, VerifyFlags, BenchFlags, EvalFlags, QuantizeFlags),
+    *(
+        *GROUPS,
+        RunFlags,
+        ChatFlags,
+        BatchFlags,
+        RemoveFlags,
+        InspectFlags,
+        VerifyFlags,
+        BenchFlags,
+        EvalFlags,
+        QuantizeFlags,
+    ),
     DoctorFlags,
 )
 """Every dataclass whose fields a config file and the environment may set."""
@@ -191,6 +221,10 @@ NO_REAL_BOUND = 2**20
 
 NOT_ON_THE_COMMAND_LINE = {"n", "structured_outputs"}
 """One prompt, one answer: several answers are for the Python API. `run` has --json-schema instead."""
+
+
+class IdAndNumber(str):
+    """ID=NUMBER, for the option parser: where pydantic is loaded, it would hold what we make of it against `str`."""
 
 
 def flags_of(*owners: type[Any] | Part) -> Any:
@@ -223,9 +257,9 @@ def _flag(owner: type[Any], name: str, about: Setting, hint: Any, group: Group) 
         validator=_validator(owner, name),
         show_choices=False,
         metavar="ID=NUMBER" if kind == dict[int, float] else None,
-        allow_leading_hyphen=kind in (int, float),
+        allow_leading_hyphen=kind in (int, float) or owner is BatchFlags,
     )
-    return Annotated[tuple[str, ...] if kind == dict[int, float] else kind, parameter]
+    return Annotated[tuple[IdAndNumber, ...] if kind == dict[int, float] else kind, parameter]
 
 
 def _without_none(hint: Any) -> Any:

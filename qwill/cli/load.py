@@ -10,10 +10,11 @@ from qwill.cli.terminal import notice
 from qwill.settings import EngineSettings
 
 if TYPE_CHECKING:
+    from qwill.async_llm import AsyncLLM
     from qwill.hub.progress import Progress
     from qwill.llm import LLM
 
-__all__ = ["load_model", "progress_for"]
+__all__ = ["load_async_model", "load_model", "progress_for"]
 
 
 def progress_for(given: dict[str, Any]) -> Progress:
@@ -37,12 +38,32 @@ def load_model(model: str, given: dict[str, Any]) -> LLM:
     Raises:
         QwillError: see `qwill.LLM`.
     """
+    progress = _found(model, given)
+    from qwill.llm import LLM
+
+    return LLM(model, progress=progress, **picked(given, EngineSettings))
+
+
+def load_async_model(model: str, given: dict[str, Any]) -> AsyncLLM:
+    """`load_model` for many requests at once.
+
+    Raises:
+        QwillError: see `qwill.AsyncLLM`.
+    """
+    progress = _found(model, given)
+    from qwill.async_llm import AsyncLLM
+
+    return AsyncLLM(model, progress=progress, **picked(given, EngineSettings))
+
+
+def _found(model: str, given: dict[str, Any]) -> Progress:
+    """Find or download the model; what goes on, and what the library warns of, is told from now on.
+
+    A name that is mistyped, or a hub that cannot be reached, is told before torch is imported.
+    """
     from qwill.hub import resolve
 
     logging.getLogger("qwill").handlers = [logging.NullHandler() if given.get("quiet") else _Notices()]
     progress = progress_for(given)
-    # A name that is mistyped, or a hub that cannot be reached, is told before torch is imported.
     resolve(model, progress=progress, **picked(given, FETCHING))
-    from qwill.llm import LLM
-
-    return LLM(model, progress=progress, **picked(given, EngineSettings))
+    return progress

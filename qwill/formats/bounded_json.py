@@ -6,6 +6,7 @@ Knows nothing of what the JSON means.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from typing import Any, NoReturn
 
@@ -31,7 +32,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ValueError(f"it is not valid UTF-8 at byte {error.start}") from None
     try:
-        content = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        content = json.loads(text, object_pairs_hook=_unique, parse_float=_finite, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if b"\\u" in data:
@@ -54,6 +55,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         counts = Counter(key for key, _ in pairs)
         raise ValueError(f"the key {counts.most_common(1)[0][0]!r:.100} appears twice")
     return content
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{digits:.60} is too large for a number")
+    return number
 
 
 def _refuse_constant(name: str) -> NoReturn:

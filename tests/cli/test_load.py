@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from qwill.cli.load import load_model, progress_for
+from qwill.cli.load import load_async_model, load_model, progress_for
 from qwill.errors import ModelNotFoundError
 from qwill.hub.progress import LineProgress, SilentProgress
 
@@ -24,10 +26,18 @@ def test_the_engine_gets_the_settings_and_nothing_else(tiny_model: Path) -> None
         assert (llm.threads, llm.max_model_len) == (1, 64)
 
 
-def test_a_model_that_is_not_here_is_told_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "qwill.llm", None)  # so that importing it fails
+def test_a_model_for_many_requests_gets_the_same_settings(tiny_model: Path) -> None:
+    made = load_async_model(str(tiny_model), {"quiet": True, "threads": 1, "max_model_len": 64, "temperature": 0.5})
+    assert (made.llm.threads, made.llm.max_model_len) == (1, 64)
+    asyncio.run(made.aclose())
+
+
+@pytest.mark.parametrize("load", [load_model, load_async_model])
+def test_a_model_that_is_not_here_is_told_first(load: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("qwill.llm", "qwill.async_llm"):
+        monkeypatch.setitem(sys.modules, module, None)  # so that importing it fails
     with pytest.raises(ModelNotFoundError):
-        load_model("qwen3-0.6b", {"quiet": True, "offline": True})
+        load("qwen3-0.6b", {"quiet": True, "offline": True})
 
 
 @pytest.mark.parametrize(("quiet", "told"), [(False, "note: careful\n"), (True, "")])

@@ -51,3 +51,9 @@ def test_too_many_items_are_refused_before_they_are_read() -> None:
 def test_nested_duplicate_is_refused() -> None:
     with pytest.raises(ValueError, match="'b' appears twice"):
         parse_object(b'{"a": [{"b": 1, "c": 2, "b": 3}]}')
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1" * 5000])
+def test_what_is_no_finite_number_is_refused(number: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - any words
+        parse_object(f'{{"a": [{number}]}}'.encode())
