@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qwill.errors import QwillError
     from qwill.llm import LLM
     from qwill.outputs import CompletionOutput, RequestOutput, StreamEvent
-    from qwill.sampling_params import SamplingParams
+    from qwill.sampling_params import SamplingParams, StructuredOutputsParams
     from qwill.settings import EngineSettings
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "StreamEvent",
+    "StructuredOutputsParams",
     "__version__",
 ]
 
@@ -45,6 +46,7 @@ _HOME = {
     "RequestOutput": "qwill.outputs",
     "SamplingParams": "qwill.sampling_params",
     "StreamEvent": "qwill.outputs",
+    "StructuredOutputsParams": "qwill.sampling_params",
 }
 
 

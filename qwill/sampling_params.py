@@ -1,22 +1,58 @@
-"""SamplingParams: how the next token is chosen and when to stop. Torch-free; names are vLLM's.
+"""SamplingParams: how the next token is chosen, what the answer must look like and when to stop.
 
-Order of application (Hugging Face's and vLLM's): logit_bias and penalties, temperature, top_k, top_p, min_p.
+Torch-free; names are vLLM's. Order of application (Hugging Face's and vLLM's): logit_bias and penalties, temperature,
+top_k, top_p, min_p. Knows nothing of how a grammar is compiled: that is grammar.py's.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import json
+from dataclasses import dataclass, fields
+from typing import Any, NoReturn
 
 from qwill.errors import SettingError
 from qwill.settings import check_settings, setting, shown
 
-__all__ = ["SamplingParams"]
+__all__ = ["SamplingParams", "StructuredOutputsParams"]
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 256
 MAX_LOGIT_BIAS = 1024
+MAX_GRAMMAR_BYTES = 64 << 10
+MAX_SCHEMA_DEPTH = 64
+MAX_CHOICES = 1024
 INT31 = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class StructuredOutputsParams:
+    """What an answer must look like; exactly one of the fields is given.
+
+    `json` may be given as an object or as its text; it is kept as text. A chat's thinking is not bound by it.
+
+    Raises:
+        SettingError: none or several are given, one is empty, of the wrong type or too large.
+    """
+
+    json: str | dict[str, Any] | None = setting(None, "JSON schema that the answer follows")
+    json_object: bool = setting(False, "any JSON object")
+    regex: str | None = setting(None, "regular expression that the whole answer matches; no look-around, \\d is 0 … 9")
+    grammar: str | None = setting(None, "grammar that the answer follows, as Lark or GBNF text")
+    choice: tuple[str, ...] = setting((), "the answer is one of these texts")
+
+    def __post_init__(self) -> None:
+        if self.json is not None:
+            object.__setattr__(self, "json", _schema_text(self.json))
+        object.__setattr__(self, "choice", _choices(self.choice))
+        check_settings(self)
+        given = [field.name for field in fields(self) if getattr(self, field.name) not in (None, False, ())]
+        if len(given) != 1:
+            raise SettingError(
+                f"structured_outputs: {' and '.join(given) or 'nothing'} is given",
+                hint=f"give one of {', '.join(field.name for field in fields(self))}",
+            )
+        for name in ("regex", "grammar"):
+            _check_size(name, getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -67,6 +103,16 @@ class SamplingParams:
         None, "report log probabilities: of the chosen token and of this many most probable ones", low=0, high=20
     )
     logit_bias: dict[int, float] | None = setting(None, "token id -> number added to its logit, -100 … 100")
+    structured_outputs: StructuredOutputsParams | None = setting(
+        None, "what the answer must look like: a JSON schema, a regular expression, a grammar or a choice of texts"
+    )
+    max_thinking_tokens: int | None = setting(
+        None,
+        "most tokens of a chat's thinking; then it is closed and the answer begins. By default as many as max_tokens",
+        unit="tokens",
+        low=0,
+        high=INT31,
+    )
     skip_special_tokens: bool = setting(True, "leave control tokens out of the text")
     include_stop_str_in_output: bool = setting(False, "keep the stop string in the text")
 
@@ -78,6 +124,11 @@ class SamplingParams:
             raise SettingError("top_p = 0: keeps no token", hint="allowed: above 0, at most 1")
         if self.logit_bias is not None:
             object.__setattr__(self, "logit_bias", _logit_bias(self.logit_bias))
+        if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
+            raise SettingError(
+                f"structured_outputs = {shown(self.structured_outputs)} is not usable",
+                hint='for example StructuredOutputsParams(choice=["yes", "no"])',
+            )
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise SettingError(
                 f"min_tokens = {self.min_tokens} is larger than max_tokens = {self.max_tokens}",
@@ -88,6 +139,64 @@ class SamplingParams:
     def greedy(self) -> bool:
         """True when the most probable token is always taken."""
         return self.temperature == 0.0
+
+
+def _schema_text(schema: Any) -> str:
+    """A JSON schema as JSON text, checked for size and depth; what its keywords mean is not looked at here."""
+    try:
+        if isinstance(schema, str):
+            _check_size("json", schema)
+            schema = json.loads(schema, parse_constant=_refuse_constant)
+        if not isinstance(schema, dict):
+            raise ValueError("not an object")
+        text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        if isinstance(error, SettingError):
+            raise
+        raise SettingError(
+            f"json: not a JSON schema: {error!s:.100}", hint='an object such as {"type": "object"}, or its text'
+        ) from error
+    _check_size("json", text)
+    if _is_deeper(schema, MAX_SCHEMA_DEPTH):
+        raise SettingError("json: the schema is nested too deeply", hint=f"allowed: {MAX_SCHEMA_DEPTH} levels")
+    return text
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    """Whether lists and objects are nested more than `depth` levels deep; looks level by level, without recursion."""
+    level = [value]
+    for _ in range(depth):
+        nested = [item for item in level if isinstance(item, (dict, list, tuple))]
+        level = [inner for item in nested for inner in (item.values() if isinstance(item, dict) else item)]
+    return any(isinstance(item, (dict, list, tuple)) for item in level)
+
+
+def _choices(choice: Any) -> tuple[str, ...]:
+    texts = _listed("choice", choice, 'a list of texts such as ["yes", "no"]')
+    for text in texts:
+        if not isinstance(text, str) or not text:
+            raise SettingError(f"choice: {shown(text)} cannot be chosen", hint="allowed: texts that are not empty")
+    if len(texts) > MAX_CHOICES:
+        raise SettingError(f"choice has {len(texts)} texts", hint=f"allowed: at most {MAX_CHOICES}")
+    _check_size("choice", "".join(texts) or None)
+    return texts
+
+
+def _check_size(name: str, text: str | None) -> None:
+    """Refuse the empty text, halves of surrogate pairs, and more bytes than a grammar may have."""
+    if text is None:
+        return
+    allowed = f"allowed: 1 … {MAX_GRAMMAR_BYTES} bytes of UTF-8"
+    try:
+        size = len(text) if len(text) > MAX_GRAMMAR_BYTES else len(text.encode())
+    except UnicodeEncodeError as error:
+        raise SettingError(f"{name} holds half of a surrogate pair, which is not a character", hint=allowed) from error
+    if not 1 <= size <= MAX_GRAMMAR_BYTES:
+        raise SettingError(f"{name} has {size} bytes", hint=allowed)
 
 
 def _stop_strings(stop: Any) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -10,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qwill.errors import SettingError
-from qwill.sampling_params import SamplingParams
+from qwill.sampling_params import SamplingParams, StructuredOutputsParams
 
 HUGE = 10**5000
 NUMBERS = (
     "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-    "seed", "n", "max_tokens", "min_tokens", "logprobs",
+    "seed", "n", "max_tokens", "min_tokens", "logprobs", "max_thinking_tokens",
 )  # fmt: skip
 HOSTILE: list[Any] = [
     math.nan, math.inf, -math.inf, True, False, "1", "NaN", b"1", [], [1], {}, object(), 2**63, -(2**63), -3,
@@ -48,6 +49,7 @@ def test_hostile_numbers_are_refused_by_name(name: str, value: Any) -> None:
         ("frequency_penalty", -2.1), ("seed", -1), ("seed", 1.0), ("n", 0), ("n", 17), ("max_tokens", 0),
         ("max_tokens", 2**31), ("min_tokens", -1), ("logprobs", 21), ("logprobs", -1), ("n", None), ("top_p", None),
         ("temperature", None), ("min_tokens", None), ("ignore_eos", 1), ("ignore_eos", None), ("ignore_eos", "true"),
+        ("max_thinking_tokens", -1), ("max_thinking_tokens", 2**31),
         ("skip_special_tokens", 0), ("include_stop_str_in_output", "no"),
     ],
 )  # fmt: skip
@@ -62,7 +64,7 @@ def test_values_outside_the_range_are_refused(name: str, value: Any) -> None:
         {"temperature": 0}, {"temperature": -0.0}, {"temperature": 100.0}, {"temperature": 5e-324},
         {"top_k": 2**31 - 1}, {"top_p": 5e-324}, {"top_p": 1}, {"min_p": 1.0}, {"repetition_penalty": 0.01},
         {"presence_penalty": -2}, {"frequency_penalty": 2.0}, {"seed": 2**63 - 1}, {"seed": 0}, {"n": 16},
-        {"max_tokens": 1}, {"logprobs": 0},
+        {"max_tokens": 1}, {"logprobs": 0}, {"max_thinking_tokens": 0}, {"max_thinking_tokens": 2**31 - 1},
         {"logprobs": 20}, {"min_tokens": 5, "max_tokens": 5}, {"stop": None}, {"stop_token_ids": None},
     ],
     ids=repr,
@@ -149,3 +151,107 @@ def test_anything_is_either_kept_or_refused_with_a_hint(fields: dict[str, Any]) 
         assert error.hint  # noqa: PT017  (either outcome is right)
         return
     assert all(math.isfinite(getattr(params, name)) for name in NUMBERS if getattr(params, name) is not None)
+
+
+# --- structured outputs ----------------------------------------------------------------------------------------------
+
+
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels - 1):
+        schema = {"not": schema}
+    return schema
+
+
+def circular() -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    schema["not"] = schema
+    return schema
+
+
+BAD_STRUCTURES: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "json_object off": {"json_object": False},
+    "no choice": {"choice": []},
+    "two": {"regex": "a", "choice": ["a"]},
+    "json list": {"json": []},
+    "json true": {"json": True},
+    "json empty text": {"json": ""},
+    "json broken": {"json": "{"},
+    "json text of a list": {"json": "[1]"},
+    "json NaN": {"json": {"enum": [math.nan]}},
+    "json NaN text": {"json": '{"a": NaN}'},
+    "json of an object": {"json": {"a": object()}},
+    "json key": {"json": {(1, 2): 3}},
+    "json huge": {"json": {"a": HUGE}},
+    "json circular": {"json": circular()},
+    "json deep": {"json": deep(65)},
+    "json very deep": {"json": deep(100_000)},
+    "json very deep text": {"json": '{"a":' * 10_000 + "1" + "}" * 10_000},
+    "json large": {"json": {"enum": ["x" * 70_000]}},
+    "json large text": {"json": '{"a": "' + "x" * 2**20 + '"}'},
+    "json Chinese": {"json": {"enum": ["好" * 30_000]}},
+    "json surrogate": {"json": {"enum": ["\ud800"]}},
+    "regex empty": {"regex": ""},
+    "regex bytes": {"regex": b"a"},
+    "regex number": {"regex": 5},
+    "regex large": {"regex": "a" * 65_537},
+    "regex surrogate": {"regex": "\udfff"},
+    "grammar empty": {"grammar": ""},
+    "grammar list": {"grammar": ["start: x"]},
+    "grammar large": {"grammar": "é" * 40_000},
+    "choice text": {"choice": "ab"},
+    "choice number": {"choice": [1]},
+    "choice empty text": {"choice": ["a", ""]},
+    "choice surrogate": {"choice": ["\ud800"]},
+    "choice many": {"choice": ["a"] * 1025},
+    "choice large": {"choice": ["a" * 400] * 200},
+    "choice mapping": {"choice": {"a": 1}},
+    "json_object number": {"json_object": 1},
+    "json_object none": {"json_object": None},
+}
+
+
+@pytest.mark.parametrize("name", BAD_STRUCTURES)
+def test_bad_structured_outputs_are_refused_with_a_hint(name: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        StructuredOutputsParams(**BAD_STRUCTURES[name])
+    assert caught.value.hint
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        {"json": {}},
+        {"json": {"type": "object"}},
+        {"json": '{"type": "object"}'},
+        {"json": deep(64)},
+        {"regex": " "},
+        {"json": {"enum": ["好" * 20_000]}},
+        {"regex": "a" * 65_536},
+        {"grammar": 'start: "a"'},
+        {"choice": ["a"] * 1024},
+        {"choice": ("yes", " ")},
+        {"json_object": True},
+    ],
+    ids=lambda good: str(good)[:20],
+)
+def test_structured_outputs_up_to_the_limits_are_kept(good: dict[str, Any]) -> None:
+    structure = StructuredOutputsParams(**good)
+    assert SamplingParams(structured_outputs=structure).structured_outputs is structure
+
+
+def test_a_schema_is_kept_as_text_that_nobody_can_change() -> None:
+    schema = {"type": "object", "properties": {"名": {"type": "string"}}}
+    structure = StructuredOutputsParams(json=schema)
+    again = StructuredOutputsParams(json=str(structure.json))
+    expected = json.dumps(schema)
+    schema["type"] = "array"
+    assert json.loads(str(structure.json)) == json.loads(str(again.json)) == json.loads(expected)
+
+
+@pytest.mark.parametrize("value", [{"json_object": True}, "json_object", True, [], 5], ids=kind)
+def test_structured_outputs_of_another_type_are_refused(value: Any) -> None:
+    with pytest.raises(SettingError, match="structured_outputs"):
+        SamplingParams(structured_outputs=value)

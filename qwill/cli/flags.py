@@ -90,6 +90,7 @@ class RunFlags(ReportFlags):
     """Flags of `run` alone."""
 
     raw: bool = setting(False, "continue the prompt as it is, without the chat template")
+    json_schema: str | None = setting(None, "file with a JSON schema that the answer follows")
 
 
 @dataclass(frozen=True)
@@ -188,8 +189,8 @@ FLAG_OWNERS = (
 
 NO_REAL_BOUND = 2**20
 
-NOT_ON_THE_COMMAND_LINE = {"n"}
-"""One prompt, one answer: several answers are for the Python API."""
+NOT_ON_THE_COMMAND_LINE = {"n", "structured_outputs"}
+"""One prompt, one answer: several answers are for the Python API. `run` has --json-schema instead."""
 
 
 def flags_of(*owners: type[Any] | Part) -> Any:

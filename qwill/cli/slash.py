@@ -21,6 +21,9 @@ from qwill.settings import parse_count, with_overrides
 
 __all__ = ["COMMANDS", "Leave", "as_message", "completions", "run_slash_command"]
 
+NOT_IN_A_CHAT = ("n", "logit_bias", "structured_outputs")
+"""Settings that make no sense for every answer of a chat, or that no single line can hold."""
+
 
 class Leave(Exception):  # noqa: N818 (not an error)
     """The user wants to end the chat."""
@@ -115,7 +118,7 @@ def _think_word(talk: Talk) -> str:
 
 
 def _settable() -> list[str]:
-    return [field.name for field in fields(SamplingParams) if field.name not in ("n", "logit_bias")]
+    return [field.name for field in fields(SamplingParams) if field.name not in NOT_IN_A_CHAT]
 
 
 def _set(talk: Talk, argument: str) -> None:
@@ -124,7 +127,7 @@ def _set(talk: Talk, argument: str) -> None:
     if not key:
         talk.tell(_sampling(talk.params))
         return
-    if key in ("n", "logit_bias"):
+    if key in NOT_IN_A_CHAT:
         raise UsageError(f"{key} cannot be set in a chat")
     value = _value(key, text.strip())
     with_overrides(talk.params, {key: value})  # refuses an unknown name and a value out of range

@@ -15,13 +15,13 @@ from qwill.cli.reply import View, as_record, play, stats_line
 from qwill.cli.terminal import is_terminal, notice, print_json
 from qwill.errors import PromptError, UsageError
 from qwill.outputs import StreamEvent
-from qwill.sampling_params import SamplingParams
+from qwill.sampling_params import MAX_GRAMMAR_BYTES, SamplingParams, StructuredOutputsParams
 from qwill.settings import EngineSettings
 
 if TYPE_CHECKING:
     from qwill.llm import LLM
 
-__all__ = ["answer_once", "prompt_from", "register"]
+__all__ = ["answer_once", "prompt_from", "register", "schema_from"]
 
 MAX_PROMPT_BYTES = 16 << 20
 WAIT_SECONDS = 3.0
@@ -50,6 +50,8 @@ def run(
     if given.get("raw") and (given.get("system") or given.get("think") is not None):
         raise UsageError("--raw has no chat template, so it goes with neither --system nor --think")
     text = prompt_from(prompt, sys.stdin)
+    if given.get("json_schema") is not None:
+        given = {**given, "structured_outputs": schema_from(given["json_schema"])}
     with load_model(model, given) as llm:
         return answer_once(llm, text, given)
 
@@ -83,6 +85,20 @@ def _read_all(stdin: TextIO) -> str:
         return data.decode("utf-8").removesuffix("\n")
     except UnicodeDecodeError as error:
         raise PromptError("standard input is not UTF-8 text", where=f"byte {error.start}") from error
+
+
+def schema_from(path: str) -> StructuredOutputsParams:
+    """The setting that --json-schema stands for.
+
+    Raises:
+        UsageError: the file cannot be read, or holds no JSON schema.
+    """
+    try:
+        with open(path, "rb") as file:
+            text = file.read(MAX_GRAMMAR_BYTES + 1).decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the JSON schema: {error}", where=path) from error
+    return StructuredOutputsParams(json=text)
 
 
 def answer_once(llm: LLM, text: str, given: dict[str, Any]) -> int:

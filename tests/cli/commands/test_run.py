@@ -17,8 +17,8 @@ import pytest
 
 from qwill.cli import main
 from qwill.cli.commands import run as run_module
-from qwill.cli.commands.run import answer_once, prompt_from
-from qwill.errors import PromptError
+from qwill.cli.commands.run import answer_once, prompt_from, schema_from
+from qwill.errors import PromptError, UsageError
 
 
 def stdin_of(data: bytes) -> Any:
@@ -90,6 +90,7 @@ def test_a_real_model_answers_on_stdout_and_all_else_is_on_stderr(
         (["TINY", "  "], 2, "the prompt is empty"),
         (["TINY", "x" * 3000], 2, "256"),
         (["TINY", "hi", "--device", "cuda:9"], 2, "cuda"),
+        (["TINY", "hi", "--json-schema", "nowhere.json"], 2, "nowhere.json"),
     ],
 )
 def test_hostile_lines_fail_with_one_error_and_no_traceback(
@@ -124,6 +125,16 @@ def test_chat_form_and_settings_reach_the_engine(stand_in: Any, capsys: pytest.C
     assert call["messages"] == [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hi"}]
     assert (call["enable_thinking"], call["raw_special"], call["params"].temperature) == (False, True, 0.0)
     assert capsys.readouterr().out == "2 messages, the last: hi \n"
+
+
+def test_a_schema_comes_from_its_file(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"名": {"type": "string"}}}
+    (tmp_path / "schema.json").write_text(json.dumps(schema, ensure_ascii=False), encoding="utf-8")
+    assert json.loads(str(schema_from(str(tmp_path / "schema.json")).json)) == schema
+    for bad in (b"[1]", b"{", b"\xff\xfe", b" " * 70_000, b""):
+        (tmp_path / "bad.json").write_bytes(bad)
+        with pytest.raises(UsageError, match=r"json|JSON"):
+            schema_from(str(tmp_path / "bad.json"))
 
 
 def test_raw_and_models_without_a_template_continue_the_prompt(
