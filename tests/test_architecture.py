@@ -51,6 +51,7 @@ ORDER = [
     {"replay"},
     {"runner"},
     {"draft_model"},
+    {"grammar", "thinking"},
     {"sampler"},
     {"faults"},
     {"engine"},
@@ -75,6 +76,7 @@ TORCH_FREE = {
     *("detokenizer", "tokenizer_files", "gguf_vocab", "tokenizer", "messages", "template_budget", "chat_output"),
     *("templates", "chat", "answer", "request", "block_pool", "scheduler", "faults", "inspect"),
     *("step_cost", "prompt_lookup", "speculative"),
+    *("grammar", "thinking"),
 }
 HEAVY = {"torch", "transformers"}
 
