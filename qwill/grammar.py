@@ -121,18 +121,19 @@ class Matcher:
         self.finished = False
         """Whether the answer is complete and nothing may follow, an end-of-text token aside."""
 
-    def mask(self) -> NDArray[np.bool_]:
-        """(V,) bool: the tokens that may come next. An end-of-text token may where the answer may end.
+    def mask(self) -> NDArray[np.uint8]:
+        """The tokens that may come next, an end-of-text token where the answer may end.
+
+        Packed, (V / 8 rounded up,): token i is bit i % 8 of byte i // 8. The array is the caller's.
 
         Raises:
             SettingError: the grammar became too complex, or leaves nothing to go on with.
         """
         packed = np.frombuffer(_call(self._matcher.compute_bitmask), dtype=np.uint8)
         self._check()
-        bits = np.unpackbits(packed, count=self._vocab_size, bitorder="little")
-        if not bits.any():
+        if not packed.any():
             raise SettingError("structured_outputs: no token of this model goes on with the answer")
-        return bits.view(np.bool_)
+        return packed[: -(-self._vocab_size // 8)].copy()
 
     def accept(self, token_id: int) -> None:
         """The token that came next.

@@ -211,3 +211,33 @@ def tiny_chat_model(tiny_checkpoint: Callable[..., Path], tmp_path_factory: pyte
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", "chat_template": CHATML}))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends, "temperature": 0.6, "top_k": 20}))
     return folder
+
+
+MERGED = ["ab", '":', "true", "12", "}}", " a", "yes"]
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer() -> Any:
+    """A tokenizer as GGUF files have it: 256 single bytes, a few longer tokens, two ids without one, control tokens."""
+    import numpy as np
+    from tokenizers import pre_tokenizers
+
+    from qwill.gguf_vocab import read_gguf_vocab
+    from qwill.tokenizer import Tokenizer
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merged = [text.replace(" ", "Ġ") for text in MERGED]
+    steps = sorted(
+        {text[:end] for text in merged for end in range(2, len(text) + 1)}, key=lambda step: (len(step), step)
+    )
+    special = ["<|endoftext|>", "<|im_end|>", "<tool_call>", "<think>", "</think>"]
+    tokens = [*letters, *steps, "[UNUSED0]", "[UNUSED1]", *special]
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "qwen2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": np.array([1] * (256 + len(steps)) + [5, 5, 3, 3, 4, 4, 4]),
+        "tokenizer.ggml.merges": [f"{step[:-1]} {step[-1]}" for step in steps],
+        "tokenizer.ggml.eos_token_id": tokens.index("<|im_end|>"),
+    }
+    return Tokenizer(read_gguf_vocab(metadata, "tiny.gguf"))
