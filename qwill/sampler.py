@@ -91,7 +91,7 @@ class Sampler:
         self._bias_ids = np.array(list(bias), dtype=np.int64)
         self._bias_values = np.array(list(bias.values()), dtype=np.float32)
         ends = [token_id for token_id in sorted(eos_token_ids) if token_id < vocab_size]
-        self._end_ids = np.array(ends, dtype=np.int64)
+        self._eos_token_ids = np.array(ends, dtype=np.int64)
         self._stop_ids = np.array([*params.stop_token_ids, *([] if params.ignore_eos else ends)], dtype=np.int64)
         self._history = _History(prompt_token_ids, vocab_size) if _has_penalty(params) else None
         self._grammar = grammar
@@ -163,7 +163,7 @@ class Sampler:
     def _held_ids(self) -> Ids:
         """Ends that may not come yet: before min_tokens, and before the answer that has to follow a grammar."""
         ids = self._stop_ids if self._num_sampled < self._params.min_tokens else self._stop_ids[:0]
-        return ids if self._grammar is None or self._constrained else np.concatenate([ids, self._end_ids])
+        return ids if self._grammar is None or self._constrained else np.concatenate([ids, self._eos_token_ids])
 
     @property
     def _constrained(self) -> bool:
