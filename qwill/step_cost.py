@@ -10,6 +10,9 @@ FORGET = 0.05
 FIRST_SLOPE = 0.15
 """What another row costs, in first rows, until it is known: measured for 0.6B parameters in int4 on two cores."""
 
+FADE = 0.01
+"""Share of the way back to the first slope, for each step from which nothing is to be learned about it."""
+
 LEAST_VARIANCE = 0.02
 """In rows squared: of steps that are all of one size, nothing is to be learned about other sizes."""
 
@@ -46,12 +49,20 @@ class StepCost:
         self._seconds += new * more_seconds
         self._variance = (1 - new) * (self._variance + new * more_rows**2)
         self._covariance = (1 - new) * (self._covariance + new * more_rows * more_seconds)
-        slope = self._covariance / self._variance if self._variance > LEAST_VARIANCE else self.slope
+        if self._variance > LEAST_VARIANCE:
+            slope = self._covariance / self._variance
+        else:  # back to what is usual, slowly: a slope that was wrong by accident must not end guessing for good
+            slope = self.slope + FADE * (_usual_slope(rows, seconds) - self.slope)
         # Between nothing and all of it: with a base below zero, small steps would take less than no time.
         self.slope = min(max(slope, 0.0), self._seconds / self._rows)
 
     def _start(self, rows: int, seconds: float) -> None:
-        self.slope = FIRST_SLOPE * seconds / (1 + FIRST_SLOPE * (rows - 1))
+        self.slope = _usual_slope(rows, seconds)
         self._rows, self._seconds = float(rows), seconds
         self._variance, self._covariance = 1.0, self.slope
         self._noted = 1
+
+
+def _usual_slope(rows: int, seconds: float) -> float:
+    """What another row costs in a step of so many rows and seconds, if it costs as much as it mostly does."""
+    return FIRST_SLOPE * seconds / (1 + FIRST_SLOPE * (rows - 1))

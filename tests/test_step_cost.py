@@ -83,3 +83,11 @@ def test_nor_where_all_steps_are_of_one_size_and_become_much_quicker() -> None:
         cost.note(5, 1.0)
         assert cost.seconds(1) > 0
     assert cost.seconds(5) == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_row_that_was_dear_by_accident_is_given_another_chance() -> None:
+    cost = learned(0.0, 8.0, [8, 24])
+    assert cost.slope > 6.0
+    for _ in range(500):
+        cost.note(8, 64.0)
+    assert cost.slope < 6.0
