@@ -253,10 +253,12 @@ class Engine:
             stats.prefix_hit_tokens += request.cached_tokens
         judged = [output.sampled.token_id for output in outputs if output.sampled is not None][: len(share.draft)]
         right = sum(token_id == guess for token_id, guess in zip(judged, share.draft, strict=False))
-        stats.drafted_tokens += len(judged)
+        ended = outputs and outputs[-1].finish_reason is not None
+        drafted = len(judged) if ended else len(share.draft)  # nobody knows about guesses after the end
+        stats.drafted_tokens += drafted
         stats.accepted_tokens += right
         if self.speculation is not None:
-            self.speculation.note_accepted(request, len(judged), right)
+            self.speculation.note_accepted(request, drafted, right)
 
 
 class _Laps:

@@ -6,6 +6,7 @@ answer, it must itself prefer each of our tokens at its place, which by inductio
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 import torch
 
 from qwill import LLM, SamplingParams
+from qwill.ops import native_ops
+from qwill.sampling_params import StructuredOutputsParams
 
 pytestmark = pytest.mark.weights
 
@@ -90,3 +93,40 @@ def test_bfloat16_keeps_the_most_probable_token_almost_everywhere(smollm2_gguf: 
     divergence = (rows[0].exp() * (rows[0] - rows[1])).sum(-1).mean()
     assert agree >= 0.97
     assert divergence <= 0.01
+
+
+SONG = "Row, row, row your boat, gently down the stream. Merrily, merrily, merrily, merrily, life is but a dream."
+EDIT = [{"role": "user", "content": f"Replace the word boat by ship, and give the whole text back:\n{SONG}"}]
+
+
+@pytest.mark.skipif(native_ops() is None, reason="bits are equal in any company with native kernels only")
+def test_guesses_and_company_change_nothing_of_a_real_answer(qwen_coder_gguf: Path) -> None:
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=60, logprobs=2),
+        SamplingParams(temperature=0.8, top_p=0.95, seed=7, max_tokens=60, logprobs=2),
+        SamplingParams(temperature=0.0, max_tokens=60, repetition_penalty=1.1),
+    ]
+    answers = []
+    for settings in ({"max_num_seqs": 1, "prefix_cache": False}, {"speculative": "prompt_lookup"}):
+        with LLM(qwen_coder_gguf, max_model_len=512, **settings) as llm:
+            outputs = llm.chat([EDIT] * 3, params)
+            answers.append([(output.outputs[0].token_ids, output.outputs[0].logprobs) for output in outputs])
+            stats = llm.stats
+    assert answers[0] == answers[1]
+    assert stats.accepted_tokens > 20
+    assert stats.prefix_hit_tokens > 0
+
+
+def test_a_real_model_answers_in_json(qwen_coder_gguf: Path) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}, "million_people": {"type": "integer"}},
+        "required": ["city", "million_people"],
+        "additionalProperties": False,
+    }
+    params = SamplingParams(temperature=0.0, max_tokens=60, structured_outputs=StructuredOutputsParams(json=schema))
+    question = [{"role": "user", "content": "What is the capital of France, and how many people live there?"}]
+    with LLM(qwen_coder_gguf, max_model_len=512, speculative="prompt_lookup") as llm:
+        answer = json.loads(llm.chat(question, params)[0].outputs[0].text)
+    assert answer["city"] == "Paris"
+    assert isinstance(answer["million_people"], int)
