@@ -298,6 +298,13 @@ def test_drawn_frequencies_follow_the_distribution(filters: dict[str, Any]) -> N
     check_frequencies(Counter(draws(4000, seed=11, **filters)), expected)
 
 
+def test_draws_from_a_large_vocabulary_follow_the_distribution_and_never_take_what_cannot_be() -> None:
+    logits = torch.full((5000,), -math.inf)
+    logits[[0, 511, 512, 513, 2600, 4607, 4999]] = torch.tensor([0.0, 1.0, -1.0, 0.5, 2.0, 1.5, 0.2])
+    one = sampler(vocab_size=5000, seed=4)
+    check_frequencies(Counter(one.sample(logits).token_id for _ in range(3000)), logits.double().softmax(0))
+
+
 def test_first_draws_of_neighbouring_seeds_follow_the_distribution() -> None:
     counts = Counter(draws(1, seed=seed)[0] for seed in range(3000))
     check_frequencies(counts, warped(LOGITS, SamplingParams()))
