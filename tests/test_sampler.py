@@ -20,8 +20,9 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from qwill.drawing import NUCLEUS_GUESS
 from qwill.errors import ModelError, SettingError
-from qwill.sampler import NUCLEUS_GUESS, Sampler, distribution
+from qwill.sampler import Sampler, distribution
 from qwill.sampling_params import SamplingParams
 
 LOGITS = torch.tensor([0.5, 2.0, -1.0, 2.0, 0.0, 1.0])
