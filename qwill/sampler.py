@@ -10,8 +10,7 @@ here) -> temperature -> top_k -> top_p -> min_p -> draw.
 A token that must come, </think> at the end of the thinking budget, comes whatever the rest says.
 
 Everything is computed on the CPU, from float32 logits on, whatever the model's device and dtype, so one seed
-gives one answer on every device. The arithmetic is NumPy's: on one row it is two to ten times faster than torch, and
-the result depends neither on a number of threads nor on the row's place in a batch.
+gives one answer on every device.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from qwill.drawing import NEVER, Floats, Ids, at_least_kth, candidates, exp, position
 from qwill.errors import ModelError, SettingError
 from qwill.grammar import Matcher
 from qwill.sampling_params import SamplingParams
@@ -33,16 +33,8 @@ from qwill.thinking import Thinking
 
 __all__ = ["Sampled", "Sampler", "distribution"]
 
-Floats = NDArray[np.float32]
-Ids = NDArray[np.int64]
 Bits = NDArray[np.uint8]
 
-NUCLEUS_GUESS = 1024
-"""top_p looks among this many most probable tokens first: sorting a whole vocabulary takes 15 ms."""
-GROUP = 32
-"""So many logits share one maximum when the largest ones are looked for."""
-NEVER = np.float32(-math.inf)
-TINY = float(np.finfo(np.float32).tiny)
 LIMITS = np.where(np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"), -NEVER, NEVER)
 """(256, 8) fp32: the eight limits, +inf or -inf, that one byte of a mask stands for."""
 
@@ -181,12 +173,9 @@ class Sampler:
 
     def _draw(self, values: Floats, peak: np.float32) -> int:
         """Draw from the filtered distribution: one uniform number, looked up in the cumulated probabilities."""
-        ids, weights = _candidates(values, peak, self._params)
-        cumulated = weights.cumsum(dtype=np.float64)
-        point = self._uniform() * cumulated[-1]
-        # The product may round up to the total, which lies past the last candidate.
-        position = min(int(cumulated.searchsorted(point, side="right")), len(cumulated) - 1)
-        return position if ids is None else int(ids[position])
+        ids, weights = candidates(values, peak, self._params)
+        chosen = position(weights, self._uniform())
+        return chosen if ids is None else int(ids[chosen])
 
     def _uniform(self) -> float:
         return float(torch.rand((), dtype=torch.float64, generator=self._generator))
@@ -206,7 +195,7 @@ def distribution(logits: Tensor, params: SamplingParams) -> Tensor:
     if params.greedy:
         probabilities[best] = 1.0
     else:
-        ids, weights = _candidates(values, values[best], params)
+        ids, weights = candidates(values, values[best], params)
         probabilities[slice(None) if ids is None else ids] = weights / weights.sum(dtype=np.float64)
     return torch.from_numpy(probabilities)
 
@@ -242,87 +231,6 @@ class _History:
         values[ids] = seen
 
 
-def _candidates(values: Floats, peak: np.float32, params: SamplingParams) -> tuple[Ids | None, Floats]:
-    """Ids (K,) that pass the filters, ascending or as sorted by top_p, and their weights (K,): probabilities up to a
-    factor. Without ids, the weights are those of the whole vocabulary.
-
-    `peak` is the largest logit. top_k looks at the logits before temperature, which does not change their order and
-    would only round them. Tokens equal to the k-th stay, as in transformers. Weights are float32, but every sum over
-    them is float64: in float32 the sum over a whole vocabulary can be off by more than a token's share.
-    """
-    ids = _at_least_kth(values, params.top_k) if 0 < params.top_k < len(values) else None
-    kept = values if ids is None else values[ids]
-    # Subtracting the maximum first keeps small temperatures from overflowing; below TINY, 0 / 0 would be NaN.
-    with np.errstate(over="ignore"):
-        weights = _exp((kept - peak) / max(params.temperature, TINY))
-    if params.top_p < 1.0:
-        nucleus = _nucleus(kept, weights, params.top_p)
-        ids, weights = _among(ids, nucleus), weights[nucleus]
-    if params.min_p > 0.0:
-        likely = np.flatnonzero(weights >= params.min_p)  # the largest weight is 1
-        ids, weights = _among(ids, likely), weights[likely]
-    return ids, weights
-
-
-def _among(ids: Ids | None, positions: Ids) -> Ids:
-    """The ids at some positions, where None stands for all ids."""
-    return positions if ids is None else ids[positions]
-
-
-def _nucleus(values: Floats, weights: Floats, top_p: float) -> Ids:
-    """Positions (K,) of the smallest set of most probable tokens whose probability reaches `top_p`.
-
-    As in transformers, probabilities are summed from the least probable token up, and those whose sum stays
-    within 1 - top_p go. Among equal tokens the lower ids go first (transformers leaves that to an unstable sort).
-    The most probable one always stays.
-    """
-    total = float(weights.sum(dtype=np.float64))
-    spare = (1.0 - top_p) * total
-    if len(values) > NUCLEUS_GUESS:
-        head = _at_least_kth(values, NUCLEUS_GUESS)
-        tail = total - float(weights[head].sum(dtype=np.float64))
-        if tail <= spare:
-            return head[_above(values[head], weights[head], spare - tail)]
-    return _above(values, weights, spare)
-
-
-def _above(values: Floats, weights: Floats, spare: float) -> Ids:
-    """Positions of what stays when the least probable tokens, with at most `spare` weight in all, go."""
-    order = values.argsort(kind="stable")
-    stays = weights[order].cumsum(dtype=np.float64) > spare
-    stays[-1] = True
-    return order[stays]
-
-
-def _at_least_kth(values: Floats, k: int) -> Ids:
-    """Positions, ascending, of all values that are at least the k-th largest: k of them, more when tied.
-
-    -inf is never among them. The values are cut into groups; one whose maximum is below the k-th largest maximum
-    cannot hold any, so only few groups need a closer look.
-    """
-    groups = len(values) // GROUP
-    if k > groups:
-        ids = np.flatnonzero(values > NEVER)
-    else:
-        maxima = values[: groups * GROUP].reshape(GROUP, groups).max(axis=0)
-        chosen = np.flatnonzero((maxima >= _kth_largest(maxima, k)) & (maxima > NEVER))
-        ids = (chosen + groups * np.arange(GROUP)[:, None]).ravel()
-        ids = np.append(ids, np.arange(groups * GROUP, len(values)))
-    kept = values[ids]
-    low = _kth_largest(kept, k) if len(ids) > k else NEVER
-    return ids[(kept >= low) & (kept > NEVER)]
-
-
-def _exp(values: Floats) -> Floats:
-    """e to the power of each value, in place: the one function that torch computes faster."""
-    torch.from_numpy(values).exp_()
-    return values
-
-
-def _kth_largest(values: Floats, k: int) -> np.float32:
-    return np.float32(np.partition(values, len(values) - k)[len(values) - k])
-
-
 def _argmax(values: Floats) -> int:
     """Position of the largest value, the lowest on ties: numpy promises that, torch.argmax does not.
 
@@ -340,10 +248,10 @@ def _argmax(values: Floats) -> int:
 
 def _with_logprobs(values: Floats, peak: np.float32, token_id: int, count: int) -> Sampled:
     """The chosen token's log probability and rank, and those of the `count` most probable ones."""
-    log_total = float(peak) + math.log(_exp(values - peak).sum(dtype=np.float64))
+    log_total = float(peak) + math.log(exp(values - peak).sum(dtype=np.float64))
     top: list[tuple[int, float, int]] = []
     if count > 0:
-        ids = _at_least_kth(values, count)
+        ids = at_least_kth(values, count)
         order = ids[(-values[ids]).argsort(kind="stable")][:count]
         top = [(int(i), float(values[i]) - log_total, rank) for rank, i in enumerate(order, start=1)]
     logprob = float(values[token_id]) - log_total

@@ -53,6 +53,7 @@ ORDER = [
     {"runner"},
     {"draft_model"},
     {"grammar"},
+    {"drawing"},
     {"sampler"},
     {"faults"},
     {"engine"},

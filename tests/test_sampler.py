@@ -20,8 +20,9 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from qwill.drawing import NUCLEUS_GUESS
 from qwill.errors import ModelError, SettingError
-from qwill.sampler import NUCLEUS_GUESS, Sampler, distribution
+from qwill.sampler import Sampler, distribution
 from qwill.sampling_params import SamplingParams
 
 LOGITS = torch.tensor([0.5, 2.0, -1.0, 2.0, 0.0, 1.0])
@@ -296,6 +297,13 @@ def check_frequencies(counts: Counter[int], probabilities: torch.Tensor) -> None
 def test_drawn_frequencies_follow_the_distribution(filters: dict[str, Any]) -> None:
     expected = warped(LOGITS, SamplingParams(**filters))
     check_frequencies(Counter(draws(4000, seed=11, **filters)), expected)
+
+
+def test_draws_from_a_large_vocabulary_follow_the_distribution_and_never_take_what_cannot_be() -> None:
+    logits = torch.full((5000,), -math.inf)
+    logits[[0, 511, 512, 513, 2600, 4607, 4999]] = torch.tensor([0.0, 1.0, -1.0, 0.5, 2.0, 1.5, 0.2])
+    one = sampler(vocab_size=5000, seed=4)
+    check_frequencies(Counter(one.sample(logits).token_id for _ in range(3000)), logits.double().softmax(0))
 
 
 def test_first_draws_of_neighbouring_seeds_follow_the_distribution() -> None:
