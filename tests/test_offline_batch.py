@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import os
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,21 @@ def test_an_answer_is_the_one_that_the_python_api_gives(llm: AsyncLLM) -> None:
     assert len(results["你好"]["response"]["body"]["choices"]) == 4
 
 
+def test_an_answer_follows_what_its_line_asks_for(llm: AsyncLLM) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": [17]}}}
+    results = answered(
+        llm,
+        request("choice", CHAT, structured_outputs={"choice": ["yes", "no"]}, ignore_eos=False, max_tokens=20)
+        + request("schema", response_format=form, ignore_eos=False, max_tokens=20)
+        + request("budget", CHAT, chat_template_kwargs={"enable_thinking": True}, max_thinking_tokens=3, max_tokens=9),
+    )
+    choices = {name: result["response"]["body"]["choices"][0] for name, result in results.items()}
+    assert choices["choice"]["message"]["content"] in ("yes", "no")
+    assert (choices["choice"]["finish_reason"], choices["schema"]["finish_reason"]) == ("stop", "stop")
+    assert json.loads(choices["schema"]["text"]) == 17
+    assert choices["budget"]["message"]["content"]
+
+
 def test_the_summary_counts_answers_failures_and_tokens(llm: AsyncLLM) -> None:
     summary = run(llm, b"".join(MIXED[:2]) + b"?\n", Results(io.BytesIO()))
     assert (summary.total, summary.answered, summary.failed, summary.new_tokens) == (3, 2, 1, 16)
@@ -133,6 +148,8 @@ BAD: list[tuple[bytes, str | None, int, str]] = [
     (request("x", logit_bias={"5000": 1}), "x", 400, "5000"),
     (request("x", CHAT, messages=[{"role": "user", "content": [{"type": "image_url"}]}]), "x", 400, "text part"),
     (request("x", CHAT, messages=[]), "x", 400, "messages"),
+    (request("x", structured_outputs={"regex": "["}), "x", 400, ""),
+    (request("x", response_format={"type": "json_schema", "json_schema": {"schema": {"type": 7}}}), "x", 400, ""),
     (request("x", n=17), "x", 400, "n = 17"),
     (b'{"a":' + b"[" * 50_000 + b"\n", None, 400, "line 2"),
 ]
@@ -320,26 +337,37 @@ def test_a_full_disk_ends_the_run_and_leaves_only_its_last_line_cut(llm: AsyncLL
     assert all(json.loads(line)["response"]["status_code"] == 200 for line in lines[:-1])
 
 
-def test_a_run_that_is_cancelled_goes_on_later(llm: AsyncLLM, tmp_path: Path) -> None:
-    data = b"".join(request(f"r{number}", CHAT, max_tokens=30) for number in range(40))
+class StopAfter(SilentProgress):
+    """Looks on, and cancels the run when so many results are written."""
+
+    def __init__(self, results: int) -> None:
+        self.left = results
+
+    def advance(self, count: int, item: str = "") -> None:
+        self.left -= count
+        if self.left == 0:
+            self.run.cancel()
+
+
+@pytest.mark.parametrize("results_of_each_run", [1, 7])
+def test_a_run_that_is_cancelled_goes_on_later(llm: AsyncLLM, tmp_path: Path, results_of_each_run: int) -> None:
+    data = b"".join(request(f"r{number}", CHAT) for number in range(20))
     lines = list(read_lines(io.BytesIO(data)))
-    wanted, path, random_seconds = frozenset(line.id for line in lines), tmp_path / "out.jsonl", random.Random(0)
+    wanted, path = frozenset(line.id for line in lines), tmp_path / "out.jsonl"
 
-    async def stopped(results: Results) -> None:
-        summary = Summary(len(lines), skipped=len(results.answered))
-        how = {"names": (MODEL,), "in_flight": 4, "summary": summary, "progress": SilentProgress()}
-        await asyncio.wait_for(answer_all(llm, lines, results, **how), random_seconds.uniform(0.01, 0.3))
+    async def stopped(results: Results, summary: Summary) -> None:
+        progress = StopAfter(results_of_each_run)
+        how = {"names": (MODEL,), "in_flight": 4, "summary": summary, "progress": progress}
+        progress.run = asyncio.create_task(answer_all(llm, lines, results, **how))
+        await progress.run
 
-    runs, finished = 0, False
-    while not finished:
-        runs += 1
+    while not path.exists() or path.read_bytes().count(b"\n") < len(lines):
         with open_results(path, wanted, MODEL) as results:
-            try:
-                asyncio.run(stopped(results))
-                finished = True
-            except TimeoutError:
-                pass
-    assert runs > 1
+            summary = Summary(len(lines), skipped=len(results.answered))
+            with contextlib.suppress(asyncio.CancelledError):
+                asyncio.run(stopped(results, summary))
+        assert summary.answered >= 1
+        assert path.read_bytes().count(b"\n") == summary.skipped + summary.answered
     assert not llm.llm.service.busy
     assert substance(by_custom_id(path.read_bytes())) == substance(answered(llm, data))
 
