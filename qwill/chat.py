@@ -48,6 +48,7 @@ def render_chat(
     enable_thinking: bool | None = None,
     add_generation_prompt: bool = True,
     raw_special: bool = False,
+    most_tokens: int | None = None,
     **template_kwargs: str | int | float | bool | None,
 ) -> RenderedPrompt:
     """Render messages with the model's chat template; token for token what transformers' `apply_chat_template` gives.
@@ -55,8 +56,10 @@ def render_chat(
     `messages` are OpenAI's: role, content (text, or a list of text parts, which are joined), tool_calls (arguments as
     an object or as its JSON text), reasoning_content. `tools` are JSON schemas. `enable_thinking=None` leaves the
     choice to the template. Other keywords go to the template and must be single values.
+    A prompt of more than `most_tokens` is refused as soon as that is known.
 
     Raises:
+        ContextLengthError: more than `most_tokens`.
         PromptError: a message, tool or keyword is malformed; the text names it.
         TemplateError: the model has no chat template, or the template fails or refuses the conversation.
     """
@@ -78,7 +81,9 @@ def render_chat(
         marker=marker,
     )
     parts = [part if isinstance(part, int) else mark.remove(part) for part in tokenizer.split(text)]
-    return RenderedPrompt(mark.remove(text), tokenizer.encode_parts(parts), text.rstrip().endswith("<think>"))
+    return RenderedPrompt(
+        mark.remove(text), tokenizer.encode_parts(parts, most=most_tokens), text.rstrip().endswith("<think>")
+    )
 
 
 def _template_of(tokenizer: Tokenizer, tools: Any) -> str:

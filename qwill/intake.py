@@ -152,7 +152,7 @@ class Intake:
         return self._job(text, token_ids, handling)
 
     def _encode(self, text: str, raw_special: bool) -> list[int]:
-        ids = self._tokenizer.encode(text, parse_special=raw_special)
+        ids = self._tokenizer.encode(text, parse_special=raw_special, most=self._max_model_len)
         if self._tokenizer.add_bos and self._tokenizer.bos_token_id is not None:
             ids.insert(0, self._tokenizer.bos_token_id)
         return ids
@@ -166,6 +166,7 @@ class Intake:
             tools=how.tools,
             enable_thinking=how.enable_thinking,
             raw_special=how.raw_special,
+            most_tokens=self._max_model_len,
         )
         may_think = how.enable_thinking is not False and "enable_thinking" in (self._tokenizer.chat_template or "")
         thinking: Thinking = "open" if prompt.starts_in_thinking else "may" if may_think else "no"

@@ -15,7 +15,7 @@ from pathlib import Path
 from tokenizers.normalizers import NFC
 
 from qwill.detokenizer import Detokenizer, bytes_of_token
-from qwill.errors import PromptError, TokenizerError
+from qwill.errors import ContextLengthError, PromptError, TokenizerError
 from qwill.formats import open_checkpoint
 from qwill.gguf_vocab import read_gguf_vocab
 from qwill.tokenizer_files import TokenizerParts, call_library, read_tokenizer_folder
@@ -79,17 +79,21 @@ class Tokenizer:
         """Every token, spelled as in the tokenizer's file, and its id; made anew at each call."""
         return {**self._plain.get_vocab(with_added_tokens=False), **self.special_tokens}
 
-    def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
+    def encode(self, text: str, *, parse_special: bool = False, most: int | None = None) -> list[int]:
         """Token ids of a text, without a beginning-of-text token.
 
-        With `parse_special`, added tokens spelled in the text become their ids, as Hugging Face does.
+        With `parse_special`, added tokens spelled in the text become their ids, as Hugging Face does. With `most`, a
+        text of more tokens is refused as soon as that is known, often before all of it is encoded.
 
         Raises:
             PromptError: when the text is not a string, holds half of a surrogate pair, or the library fails on it.
+            ContextLengthError: it has more than `most` tokens.
         """
         if not isinstance(text, str):
             raise PromptError(f"a prompt must be text, this is {type(text).__name__}")
-        return self.encode_parts(self.split(text) if parse_special else [text])
+        if most is not None and len(text) > 8 * most and len(text) > self._most_characters * most:
+            raise _too_long(most)
+        return self.encode_parts(self.split(text) if parse_special else [text], most=most)
 
     def split(self, text: str) -> list[Part]:
         """Cut a text at its added tokens; of several that match at one place the longest is taken."""
@@ -106,18 +110,20 @@ class Tokenizer:
                 end += 1
         return [part for part in [*parts, text[end:]] if part != ""]
 
-    def encode_parts(self, parts: Sequence[Part]) -> list[int]:
-        """Token ids of texts and ids in turn; texts are never searched for control tokens."""
+    def encode_parts(self, parts: Sequence[Part], *, most: int | None = None) -> list[int]:
+        """Token ids of texts and ids in turn; texts are never searched for control tokens. For `most`, see `encode`."""
         ids: list[int] = []
         for part in parts:
-            ids += [part] if isinstance(part, int) else self._encode_plain(part)
+            for some in [[part]] if isinstance(part, int) else self._encode_plain(part):
+                ids += some
+                if most is not None and len(ids) > most:
+                    raise _too_long(most)
         return ids
 
-    def _encode_plain(self, text: str) -> list[int]:
-        ids: list[int] = []
+    def _encode_plain(self, text: str) -> Iterator[list[int]]:
         try:
             for piece in self._pieces(text):
-                ids += call_library(self._plain.encode, piece, add_special_tokens=False).ids
+                yield call_library(self._plain.encode, piece, add_special_tokens=False).ids
         except TokenizerError as error:
             surrogate = re.search("[\ud800-\udfff]", text)
             if surrogate is None:
@@ -127,7 +133,11 @@ class Tokenizer:
                 where=f"character {surrogate.start()}",
                 hint="decode the text with errors='replace' first",
             ) from error
-        return ids
+
+    @cached_property
+    def _most_characters(self) -> int:
+        """Most characters of a text that one token can stand for; normalizing may make one of three of them."""
+        return 3 * max(map(len, self.vocabulary))
 
     def _pieces(self, text: str) -> Iterator[str]:
         """The text, a long one cut where no token can cross: the library needs 150 bytes of memory per character."""
@@ -189,3 +199,10 @@ class Tokenizer:
         words = [(r"(?<!\w)", r"(?!\w)") if token.single_word else ("", "") for token in longest_first]
         pairs = zip(longest_first, words, strict=True)
         return re.compile("|".join(a + re.escape(token.content) + b for token, (a, b) in pairs) or r"(?!)")
+
+
+def _too_long(most: int) -> ContextLengthError:
+    return ContextLengthError(
+        f"the prompt has more than {most} tokens; the context does not hold so many",
+        hint="shorten the prompt or raise max_model_len",
+    )

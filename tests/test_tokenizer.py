@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import resource
+import time
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Pipeline
 
-from qwill.errors import PromptError, TokenizerError
+from qwill.errors import ContextLengthError, PromptError, TokenizerError
 from qwill.tokenizer import Tokenizer
 
 FRAGMENTS = [
@@ -284,3 +285,16 @@ def test_smollm2s_gguf_gives_transformers_ids(smollm2_gguf: Path) -> None:
     assert tokenizer.encode(text, parse_special=True) == oracle.encode(text)
     assert tokenizer.vocab_size == 49152
     assert tokenizer.eos_token_ids[0] == 2
+
+
+def test_a_text_that_is_far_too_long_is_refused_without_encoding_all_of_it(tiny_tokenizer: Tokenizer) -> None:
+    lines = "a line of text\n" * 2_000_000
+    start = time.process_time()
+    for text in (lines, "x" * 30_000_000):
+        with pytest.raises(ContextLengthError, match="more than 4096 tokens"):
+            tiny_tokenizer.encode(text, most=4096)
+    assert time.process_time() - start < 2
+    count = len(tiny_tokenizer.encode("one, two, three"))
+    assert len(tiny_tokenizer.encode("one, two, three", most=count)) == count
+    with pytest.raises(ContextLengthError, match=f"more than {count - 1} tokens"):
+        tiny_tokenizer.encode("one, two, three", most=count - 1)
