@@ -257,6 +257,8 @@ class Engine:
         drafted = len(judged) if ended else len(share.draft)  # nobody knows about guesses after the end
         stats.drafted_tokens += drafted
         stats.accepted_tokens += right
+        request.drafted_tokens += drafted
+        request.accepted_tokens += right
         if self.speculation is not None:
             self.speculation.note_accepted(request, drafted, right)
 

@@ -94,6 +94,9 @@ class Job:
     def _finish(self, answer: Answer) -> None:
         """The last events of an answer, and then the word that all are complete: a reader looks in the other order."""
         self._keep(answer.finish())
+        metrics = self.output.metrics
+        metrics.drafted_tokens = sum(request.drafted_tokens for request in self.requests)
+        metrics.accepted_tokens = sum(request.accepted_tokens for request in self.requests)
         self.output.finished = all(answer.output.finish_reason for answer in self._answers)
 
     def _keep(self, events: list[StreamEvent]) -> None:

@@ -62,6 +62,10 @@ class Metrics:
     """From the first new token to the last."""
     cached_tokens: int = 0
     """Of the prompt's tokens, those that came from the prefix cache and were not computed again."""
+    drafted_tokens: int = 0
+    """Guessed tokens that were verified (speculative decoding), of all answers; known at the end."""
+    accepted_tokens: int = 0
+    """Those of them that were right."""
 
     @property
     def prefill_tokens_per_second(self) -> float:

@@ -44,6 +44,10 @@ class Request:
     block_table: list[int] = field(default_factory=list)
     cached_tokens: int = 0
     """How many of the prompt's tokens came from the prefix cache when it was first scheduled."""
+    drafted_tokens: int = 0
+    """Guesses that were verified so far."""
+    accepted_tokens: int = 0
+    """Guesses that were right."""
 
     @property
     def num_tokens(self) -> int:

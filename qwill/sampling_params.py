@@ -112,6 +112,7 @@ class SamplingParams:
         unit="tokens",
         low=0,
         high=INT31,
+        aliases=("--thinking-budget",),
     )
     skip_special_tokens: bool = setting(True, "leave control tokens out of the text")
     include_stop_str_in_output: bool = setting(False, "keep the stop string in the text")

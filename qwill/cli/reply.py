@@ -112,11 +112,14 @@ def _call_text(call: dict[str, Any]) -> str:
 
 
 def stats_line(reply: Reply) -> str:
-    """`prompt 812 tok 240 tok/s · gen 214 tok 31.5 tok/s · TTFT 0.42 s · stop`."""
+    """`prompt 812 tok (700 cached) 240 tok/s · gen 214 tok 31.5 tok/s (guessed 80 of 95) · TTFT 0.42 s · stop`."""
     metrics = reply.metrics
     parts = [f"gen {metrics.generated_tokens} tok {metrics.decode_tokens_per_second:.1f} tok/s"]
+    if metrics.drafted_tokens:
+        parts[0] += f" (guessed {metrics.accepted_tokens} of {metrics.drafted_tokens})"
     if metrics.prompt_tokens:
-        parts.insert(0, f"prompt {metrics.prompt_tokens} tok {metrics.prefill_tokens_per_second:.0f} tok/s")
+        cached = f"({metrics.cached_tokens} cached) " if metrics.cached_tokens else ""
+        parts.insert(0, f"prompt {metrics.prompt_tokens} tok {cached}{metrics.prefill_tokens_per_second:.0f} tok/s")
     parts.append(f"TTFT {metrics.time_to_first_token:.2f} s")
     parts.append("interrupted" if reply.interrupted else reply.finish_reason or "no end")
     return " · ".join(parts)
@@ -133,7 +136,10 @@ def as_record(reply: Reply) -> dict[str, Any]:
         "finish_reason": reply.finish_reason,
         "metrics": {
             "prompt_tokens": metrics.prompt_tokens,
+            "cached_tokens": metrics.cached_tokens,
             "generated_tokens": metrics.generated_tokens,
+            "drafted_tokens": metrics.drafted_tokens,
+            "accepted_tokens": metrics.accepted_tokens,
             "time_to_first_token": metrics.time_to_first_token,
             "decode_seconds": metrics.decode_seconds,
             "prefill_tokens_per_second": metrics.prefill_tokens_per_second,

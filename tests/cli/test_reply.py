@@ -95,6 +95,15 @@ def test_statistics_are_one_line() -> None:
     assert stats_line(finished()) == "prompt 812 tok 1933 tok/s · gen 214 tok 31.5 tok/s · TTFT 0.42 s · length"
 
 
+def test_statistics_tell_of_cached_and_of_guessed_tokens() -> None:
+    reply = finished()
+    metrics = reply.metrics
+    metrics.cached_tokens, metrics.drafted_tokens, metrics.accepted_tokens = 700, 95, 80
+    assert stats_line(reply).startswith(
+        "prompt 812 tok (700 cached) 1933 tok/s · gen 214 tok 31.5 tok/s (guessed 80 of 95)"
+    )
+
+
 def test_the_record_is_json_and_has_the_engine_s_token_ids() -> None:
     record = json.loads(json.dumps(as_record(finished(logprobs=[{5: Logprob(-0.5, 1, "h")}]))))
     assert record["text"] == "hi"
