@@ -35,8 +35,8 @@ LEXER_FUEL = 300_000
 """A tenth of a second or so of building regular expressions; 6,000 texts to choose from need 60,000."""
 MAX_LEXER_STATES = 50_000
 """About 100 MB; a long answer to a large schema makes some thousands."""
-JSON_SPACE = r"[ \n\r\t]{1,40}"
-"""White space between the parts of JSON: enough to indent, too little to lose oneself in, as models do."""
+JSON_SPACE = r" |\r?\n[ \t]{0,20}"
+"""White space between the parts of JSON: a space, or a new line and its indentation. Models lose themselves in more."""
 
 
 class Vocabulary:
