@@ -162,8 +162,7 @@ class Scheduler:
         if plan.shares:
             plan.budget = min(plan.budget, PROMPT_TOKENS_BESIDE_GENERATION)
         self._continue_all(started, plan, step, late)
-        if not plan.preempted:
-            self._admit(plan, step, late)
+        self._admit(plan, step, late)
         step.scheduled = list(plan.shares.values())
         return step
 
@@ -207,7 +206,6 @@ class Scheduler:
 
     def _preempt(self, request: Request, plan: _Plan) -> None:
         plan.drop(request)
-        plan.preempted = True
         self.num_preempted += 1
         self._running.remove(request)
         self._release(request)
@@ -330,7 +328,6 @@ class _Plan:
 
     budget: int
     shares: dict[Request, Scheduled] = field(default_factory=dict)
-    preempted: bool = False
 
     def add(self, share: Scheduled) -> None:
         self.shares[share.request] = share

@@ -229,6 +229,44 @@ def test_a_salt_keeps_prompts_apart() -> None:
         assert one.cached_tokens == want
 
 
+def test_equal_prompts_of_other_salts_or_lower_priority_are_not_waited_for() -> None:
+    world = World(64, Limits(8))
+    long = [1, 2] * 10
+    world.scheduler.add(request(long, 3, priority=1))
+    world.step()
+    urgent, salted = request(long, 3), request(long, 3, priority=2, cache_salt="mine")
+    world.scheduler.add(urgent)
+    world.scheduler.add(salted)
+    world.limits = world.scheduler.limits = Limits(200)
+    assert {share.request for share in world.step().scheduled} > {urgent, salted}
+
+
+def test_a_request_starts_only_where_the_running_ones_still_find_their_next_blocks() -> None:
+    world = World(6, Limits(100))
+    first, second = request([1] * 8, 5), request([2] * 16, 1)
+    world.scheduler.add(first)
+    world.step()
+    world.scheduler.add(second)  # four blocks are free, and it needs four
+    world.run()
+    assert world.scheduler.num_preempted == 0
+    assert world.finished == [first, second]
+
+
+def test_a_preempted_request_keeps_its_tokens_and_loses_its_guesses() -> None:
+    world = World(6, Limits(100))
+    first, second = request([1] * 4, 16), request([2] * 8, 12)
+    world.scheduler.add(first)
+    world.scheduler.add(second)
+    kept: list[int] = []
+    while not world.scheduler.num_preempted:
+        kept = list(second.output_token_ids)
+        world.step(lambda one: [0] if one.max_tokens - len(one.output_token_ids) > 1 else [])
+    assert (second.block_table, second.draft_token_ids) == ([], [])
+    assert second.output_token_ids == kept
+    world.run()
+    assert second.output_token_ids == answer([2] * 8, 12)
+
+
 def test_a_copy_that_was_never_made_counts_for_nothing() -> None:
     """A Ctrl-C between planning and computing: the request is dropped, and nobody finds what it did not compute."""
     world = World(16, Limits(100))
