@@ -8,6 +8,7 @@ One bad request ends with an error; its neighbours do not notice.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -147,7 +148,7 @@ class Engine:
         """Compute one step and choose the next tokens of every request that reached its last known one."""
         laps = _Laps(self.stats)
         if self.speculation is not None:
-            self.speculation.propose(self._scheduler.running)
+            self._guess(self.speculation)
         step = self._scheduler.schedule(time.monotonic())
         laps.add("schedule_seconds")
         results = self._compute(step.scheduled)
@@ -167,6 +168,15 @@ class Engine:
         self.stats.preemptions = self._scheduler.num_preempted
         laps.add("other_seconds")
         return outputs
+
+    def _guess(self, speculation: Speculation) -> None:
+        """Guesses for requests that generate; from the first id on that no sampler can choose, they are of no use."""
+        speculation.propose(self._scheduler.running)
+        for request in self._scheduler.running:
+            guess = request.draft_token_ids
+            if guess and not (min(guess) >= 0 and max(guess) < self._vocab_size):
+                possible = itertools.takewhile(lambda token_id: 0 <= token_id < self._vocab_size, guess)
+                request.draft_token_ids = list(possible)
 
     def _note_pace(self, scheduled: Sequence[Scheduled], seconds: float) -> None:
         """Steps of generation tell what one more row costs; those with prompts in them do not."""

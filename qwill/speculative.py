@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from typing import Protocol
 
 from qwill.request import Request
@@ -141,7 +142,10 @@ class Speculation:
     def forget(self, request: Request) -> None:
         """A request has ended. Harmless twice."""
         self._beliefs.pop(request, None)
-        self._proposer.forget(request)
+        try:
+            self._proposer.forget(request)
+        except Exception:
+            self._give_up()
 
     def _belief(self, request: Request) -> _Belief:
         return self._beliefs.setdefault(request, _Belief(self._typical_rate))
@@ -187,20 +191,28 @@ class Speculation:
             belief.watched = []
 
     def _ask(self, requests: list[Request], most: list[int]) -> tuple[list[list[int]], float]:
-        """The proposer's guesses, and the seconds it took. One that fails is not asked again."""
+        """The proposer's guesses, at most as many as asked for, and the seconds it took.
+
+        One that fails, or gives anything but whole numbers for each request, is not asked again.
+        """
         if not requests or self._failed:
             return [[] for _ in requests], 0.0
         start = self._clock()
         try:
-            guesses = self._proposer.propose(requests, most)
-        except Exception:  # guesses only save time: whatever is wrong with them, the answers go on without
-            logger.exception("guessing tokens failed; going on without speculative decoding")
-            self._failed = True
+            proposed = self._proposer.propose(requests, most)
+            guesses = [[*map(index, guess[:count])] for guess, count in zip(proposed, most, strict=True)]
+        except Exception:
+            self._give_up()
             return [[] for _ in requests], 0.0
         seconds = self._clock() - start
         self.stats.propose_seconds += seconds
         self._note_asked([self._beliefs[request] for request in requests], guesses, seconds / max(most))
         return guesses, seconds
+
+    def _give_up(self) -> None:
+        """Guesses only save time: whatever is wrong with them, the answers go on without."""
+        logger.exception("guessing tokens failed; going on without speculative decoding")
+        self._failed = True
 
     def _note_asked(self, beliefs: list[_Belief], guesses: list[list[int]], seconds: float) -> None:
         """Learn what one more guess for each request costs the proposer."""

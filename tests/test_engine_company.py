@@ -261,6 +261,20 @@ def test_guesses_right_and_wrong_change_no_token_and_no_log_probability(
     assert engine.pool.num_free == blocks
 
 
+@pytest.mark.parametrize("rubbish", [[311], [-1], [2**31], [10**30], [5, 311, 5], [310]])
+def test_guesses_outside_the_vocabulary_are_not_computed(
+    model: CausalLM, alone: list[Answer], rubbish: list[int]
+) -> None:
+    class Rubbish(Speculation):
+        def propose(self, requests: Sequence[Request]) -> None:
+            for one in requests:
+                one.draft_token_ids = rubbish if one.num_pending_tokens == 1 else []
+
+    engine = make_engine(model, speculation=Rubbish(PromptLookup(), max_tokens=6))
+    ours = [copy_of(one) for one in mixed_requests(1)]
+    assert list(run(engine, ours).values()) == alone
+
+
 def test_an_end_inside_a_run_of_guesses_ends_there(model: CausalLM) -> None:
     prompt = random.Random(12).choices(range(300), k=30)
     free = Request("r", prompt, SamplingParams(temperature=0.0, ignore_eos=True), max_tokens=12)

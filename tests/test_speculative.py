@@ -8,6 +8,7 @@ import logging
 import random
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -212,6 +213,45 @@ def test_a_proposer_that_fails_is_reported_once_and_not_asked_again(caplog: pyte
         for _ in range(3):
             speculation.propose([one])
     assert (broken.asked, one.draft_token_ids, len(caplog.records)) == (1, [], 1)
+
+
+@pytest.mark.parametrize(
+    "guesses",
+    [None, [], [[1], [2], [3]], [None, None], [[1.0], [1]], ["ab", [1]], [["1"], [1]], [[None], []]],
+)
+def test_guesses_that_are_none_end_guessing_and_nothing_else(guesses: Any, caplog: pytest.LogCaptureFixture) -> None:
+    class Odd(Guesses):
+        def propose(self, requests: Sequence[Request], most: Sequence[int]) -> list[list[int]]:
+            return guesses  # type: ignore[no-any-return]
+
+    two = [decoding(), decoding()]
+    speculation = Speculation(Odd(), max_tokens=4)
+    for _ in range(2):
+        speculation.propose(two)
+    assert [one.draft_token_ids for one in two] == [[], []]
+    assert len(caplog.records) == 1
+
+
+def test_more_guesses_than_were_asked_for_are_cut() -> None:
+    class Eager(Guesses):
+        def propose(self, requests: Sequence[Request], most: Sequence[int]) -> list[list[int]]:
+            return [[7] * 1000 for _ in requests]
+
+    one = decoding(max_tokens=4)
+    Speculation(Eager(), max_tokens=16).propose([one])
+    assert len(one.draft_token_ids) <= 3
+
+
+def test_a_proposer_that_cannot_forget_ends_guessing_only(caplog: pytest.LogCaptureFixture) -> None:
+    class Stubborn(Guesses):
+        def forget(self, request: Request) -> None:
+            raise ValueError("no")
+
+    one = decoding()
+    speculation = Speculation(Stubborn(), max_tokens=4)
+    speculation.forget(one)
+    speculation.propose([one])
+    assert (one.draft_token_ids, len(caplog.records)) == ([], 1)
 
 
 def test_a_forgotten_request_leaves_nothing_behind() -> None:
