@@ -109,9 +109,7 @@ class Scheduler:
     @property
     def room(self) -> int:
         """How many more requests may be added: to be computed at once, or to wait."""
-        limits, running = self.limits, len(self._running) + len(self._uncached)
-        seats = max(limits.max_num_seqs - running, 0)
-        return max(seats + limits.max_queue - len(self._waiting), 0)
+        return max(self.limits.max_num_seqs + self.limits.max_queue - len(self._places), 0)
 
     @property
     def running(self) -> Sequence[Request]:
@@ -126,7 +124,7 @@ class Scheduler:
         """
         if self.room == 0:
             raise OverloadedError(
-                f"{len(self._waiting)} requests wait already, as many as may",
+                f"{self.limits.max_queue} requests wait already, as many as may",
                 hint="try again later, or raise max_queue",
             )
         self._places[request] = _Place((request.priority, next(self._arrivals)))

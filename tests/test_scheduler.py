@@ -147,6 +147,15 @@ def test_a_full_queue_refuses_and_says_so() -> None:
         world.scheduler.add(request([9]))
 
 
+def test_requests_without_the_cache_fill_the_queue_too() -> None:
+    world = World(64, Limits(8, max_num_seqs=1, max_queue=2))
+    for n in range(3):
+        world.scheduler.add(request([n], use_cache=n == 1))
+    assert world.scheduler.room == 0
+    with pytest.raises(OverloadedError, match="2 requests wait already"):
+        world.scheduler.add(request([9], use_cache=False))
+
+
 def test_a_request_that_never_fits_fails_alone() -> None:
     world = World(4, Limits(64))
     huge, small = request([1] * 17, 1), request([2] * 4, 1)
