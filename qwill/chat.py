@@ -63,9 +63,9 @@ def render_chat(
         PromptError: a message, tool or keyword is malformed; the text names it.
         TemplateError: the model has no chat template, or the template fails or refuses the conversation.
     """
-    source = _template_of(tokenizer, tools)
-    conversation = check_messages(messages)
     schemas = check_tools(tools)
+    source = _template_of(tokenizer, schemas)
+    conversation = check_messages(messages)
     keywords = check_keywords(template_kwargs, enable_thinking)
     marker = "" if raw_special else _unused_character([source, conversation, schemas, keywords, tokenizer.named_tokens])
     mark = _Marker(marker, tokenizer)

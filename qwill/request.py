@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from qwill.errors import ContextLengthError, PromptError
 from qwill.sampling_params import SamplingParams
+from qwill.settings import shown
 
 __all__ = ["Request", "as_conversations", "as_prompts", "as_token_ids", "check_prompt", "clamp_max_tokens"]
 
@@ -80,7 +81,7 @@ def check_prompt(token_ids: Sequence[int], *, vocab_size: int, max_model_len: in
         is_number = isinstance(token_id, int) and not isinstance(token_id, bool)
         if not is_number or not 0 <= token_id < vocab_size:
             raise PromptError(
-                f"token id {token_id!r:.60} is outside the vocabulary",
+                f"token id {shown(token_id)} is outside the vocabulary",
                 where=f"prompt position {position}",
                 hint=f"allowed: 0 … {vocab_size - 1}",
             )
@@ -120,7 +121,17 @@ def as_token_ids(prompt: Any) -> list[Any]:
     Raises:
         PromptError: not a sequence.
     """
-    return [operator.index(i) if hasattr(i, "__index__") and not isinstance(i, bool) else i for i in _iterable(prompt)]
+    return [_as_integer(item) for item in _iterable(prompt)]
+
+
+def _as_integer(item: Any) -> Any:
+    """An element of any array as a plain integer; what is none, as arrays of fractions, stays what it is."""
+    if type(item) is int:
+        return item
+    try:
+        return item if isinstance(item, bool) else operator.index(item)
+    except TypeError:
+        return item
 
 
 def as_conversations(messages: Any) -> list[Any]:
@@ -140,7 +151,7 @@ def as_conversations(messages: Any) -> list[Any]:
 
 def _iterable(value: Any) -> Any:
     unordered = isinstance(value, (bytes, bytearray, Mapping, set, frozenset))
-    if unordered or not hasattr(value, "__iter__"):
+    if unordered or not hasattr(value, "__iter__") or getattr(value, "ndim", 1) == 0:  # an array's single number
         raise PromptError(
             f"a prompt is text or a list of token ids, not {type(value).__name__}",
             hint="give a string, a list of token ids, or a list of such prompts",

@@ -115,11 +115,18 @@ def _number_problem(value: Any, kind: str, about: Setting) -> str:
         return "is not a number"
     if kind == "int" and not isinstance(value, int):
         return "is not a whole number"
-    if isinstance(value, float) and not math.isfinite(value):
+    if kind == "float" and not _is_finite(value):
         return "is not finite"
     if (about.low is not None and value < about.low) or (about.high is not None and value > about.high):
         return "is out of range"
     return ""
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # a whole number that is larger than any float
+        return False
 
 
 def with_overrides(base: Any, overrides: dict[str, Any]) -> Any:

@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -336,6 +337,12 @@ def test_the_tool_template_is_taken_when_there_are_tools(tmp_path: Path) -> None
     tokenizer = Tokenizer.load(tmp_path)
     assert render_chat(tokenizer, ask("Hi")).text == "plain"
     assert render_chat(tokenizer, ask("Hi"), tools=TOOLS).text == "with tools"
+
+
+def test_tools_that_have_no_truth_value_are_refused(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(save_model(tmp_path, ""))
+    with pytest.raises(PromptError, match="tools must be a list"):
+        render_chat(tokenizer, ask("Hi"), tools=np.array([1, 2]))  # type: ignore[arg-type]
 
 
 def test_templates_see_the_named_tokens_and_the_keywords(tmp_path: Path) -> None:

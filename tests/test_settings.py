@@ -46,6 +46,12 @@ def test_what_is_no_number_is_refused(name: str, value: Any) -> None:
         Example(**{name: value})
 
 
+@pytest.mark.parametrize("name", ["open_ended", "free"])
+def test_whole_numbers_larger_than_any_float_are_refused(name: str) -> None:
+    with pytest.raises(SettingError, match=f"{name} = .*is not finite"):
+        Example(**{name: HUGE})
+
+
 @pytest.mark.parametrize("value", [-1, 11, 2**63, -(2**63), HUGE, -HUGE, 0.5, 1.0, -0.5], ids=kind)
 def test_whole_numbers_are_whole_and_in_range(value: Any) -> None:
     with pytest.raises(SettingError, match="allowed: 0 … 10"):
