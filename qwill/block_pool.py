@@ -8,6 +8,7 @@ the one that was left longest ago first. Torch-free; knows neither requests nor 
 
 from __future__ import annotations
 
+import bisect
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,27 @@ class _Node:
     token_ids: tuple[int, ...]
     parent: _Node | None
     children: dict[tuple[int, ...], _Node] = field(default_factory=dict)
+    order: list[tuple[int, ...]] = field(default_factory=list)  # the children's tokens, sorted
+    salt: str = ""  # of a root
+
+    def add(self, child: _Node) -> None:
+        """One more child."""
+        self.children[child.token_ids] = child
+        bisect.insort(self.order, child.token_ids)
+
+    def remove(self, child: _Node) -> None:
+        """One child less."""
+        del self.children[child.token_ids]
+        del self.order[bisect.bisect_left(self.order, child.token_ids)]
+
+    def most_alike(self, token_ids: tuple[int, ...]) -> tuple[int, int]:
+        """With how many of these tokens a child begins at most, and its block.
+
+        Sorted, they would stand beside such a child: there may be thousands, and only two are looked at.
+        """
+        place = bisect.bisect_left(self.order, token_ids)
+        near = self.order[max(place - 1, 0) : place + 1]
+        return max(((_common(other, token_ids), self.children[other].block) for other in near), default=(0, -1))
 
 
 @dataclass(frozen=True)
@@ -123,8 +145,7 @@ class BlockPool:
             blocks.append(node.block)
             start += self.block_size
         rest = tuple(token_ids[start : start + self.block_size])
-        counts = [(_common(child.token_ids, rest), child.block) for child in node.children.values()]
-        count, block = max(counts, default=(0, -1))
+        count, block = node.most_alike(rest)
         return Prefix(blocks, block, count) if count else Prefix(blocks)
 
     def publish(self, block: int, token_ids: Sequence[int], before: int | None, salt: str = "") -> int:
@@ -133,7 +154,7 @@ class BlockPool:
         Returns the block that holds these tokens from now on, with one user taken from `block`: another one where the
         same text was computed twice. A block that is not full can only be copied from; it enters as it is released.
         """
-        parent = self._roots.setdefault(salt, _Node(-1, (), None)) if before is None else self._nodes[before]
+        parent = self._root(salt) if before is None else self._nodes[before]
         if parent is None or self._nodes[block] is not None:
             return block
         key = tuple(token_ids)
@@ -144,8 +165,12 @@ class BlockPool:
             self.share([known.block])
             self.release([block])
             return known.block
-        self._nodes[block] = parent.children[key] = _Node(block, key, parent)
+        self._nodes[block] = node = _Node(block, key, parent)
+        parent.add(node)
         return block
+
+    def _root(self, salt: str) -> _Node:
+        return self._roots.setdefault(salt, _Node(-1, (), None, salt=salt))
 
     def _evict(self) -> int:
         """The block that was left longest ago. It has no children: who used those used it too, and left it later."""
@@ -155,15 +180,12 @@ class BlockPool:
         node = self._nodes[block]
         assert node is not None
         assert node.parent is not None
-        del node.parent.children[node.token_ids]
+        node.parent.remove(node)
         self._nodes[block] = None
-        self._forget_empty_roots(node.parent)
+        if node.parent.parent is None and not node.parent.children:
+            del self._roots[node.parent.salt]
         self._users[block] = 1
         return block
-
-    def _forget_empty_roots(self, node: _Node) -> None:
-        if node.parent is None and not node.children:
-            self._roots = {salt: root for salt, root in self._roots.items() if root is not node}
 
     def _longest_run(self) -> int:
         """Where to begin in the longest run of empty blocks; searched as bytes, as it happens in steps."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -168,3 +169,39 @@ def test_any_order_of_texts_keeps_the_books_right(seed: int, num_blocks: int) ->
     assert pool.num_free == num_blocks
     assert sorted(pool.allocate() for _ in range(num_blocks)) == list(range(num_blocks))
     assert pool.num_cached == 0
+
+
+def seconds_per_text(num_texts: int, salted: bool) -> float:
+    """Of a text that comes after so many others, which fill the pool; all begin alike, or each has its own salt."""
+    pool = BlockPool(num_texts, SIZE)
+
+    def come(n: int) -> None:
+        tokens, salt = [7, n], str(n) if salted else ""
+        pool.find(tokens, salt)
+        block = pool.allocate()
+        pool.publish(block, tokens, None, salt)
+        pool.release([block])
+
+    for n in range(num_texts):
+        come(n)
+    start = time.perf_counter()
+    for n in range(num_texts, num_texts + 100):
+        come(n)
+    return (time.perf_counter() - start) / 100
+
+
+@pytest.mark.parametrize("salted", [False, True])
+def test_a_text_costs_the_same_however_many_others_are_cached(salted: bool) -> None:
+    few, many = (min(seconds_per_text(n, salted) for _ in range(3)) for n in (100, 3_000))
+    assert many < 10 * few
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=SIZE), max_size=12), st.lists(st.integers(0, 2)))
+def test_the_block_copied_from_is_the_one_that_has_most_in_common(texts: list[list[int]], wanted: list[int]) -> None:
+    pool = BlockPool(16, SIZE)
+    for tokens in texts:
+        block = pool.allocate()
+        pool.release([pool.publish(block, tokens, None)])
+    wanted = wanted[: SIZE - 1]
+    shared = [next((n for n in range(len(wanted)) if t[n : n + 1] != wanted[n : n + 1]), len(wanted)) for t in texts]
+    assert pool.find(wanted).count == max(shared, default=0)
