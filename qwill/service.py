@@ -46,6 +46,7 @@ class Service:
         self._reserve = reserve
         self._lock = threading.Lock()
         self._turns: set[int] = set()  # the threads that make a step or wait for their turn
+        self._closing: set[int] = set()  # of those, the ones in which a signal's handler wanted to close
         self._live: dict[int, Job] = {}  # submitted and unfinished, by id()
         self._jobs: dict[int, Job] = {}  # of those, the ones in the engine: by id() of each unfinished request
         self._arrived: collections.deque[Job] = collections.deque()  # for the engine now, or not at all
@@ -102,12 +103,12 @@ class Service:
             UsageError, EngineError: see `check`.
         """
         self.check()
-        self._turns.add(threading.get_ident())
+        self._enter()
         try:
             with self._lock, _undisturbed():
                 self._step()
         finally:
-            self._turns.discard(threading.get_ident())
+            self._leave()
             self._tidy()
         if self._turns:  # Python's locks are not fair: whoever releases one can take it again before others wake up
             time.sleep(TURN_SECONDS)
@@ -131,17 +132,28 @@ class Service:
         """Call `use` with the engine while no step is made.
 
         Raises:
-            UsageError, EngineError: see `check`.
+            UsageError, EngineError: see `check`. Also in a signal's handler that interrupts a step of this thread.
         """
         self.check()
-        with self._lock:
-            return use(self._running)
+        self._enter()
+        try:
+            with self._lock:
+                return use(self._running)
+        finally:
+            self._leave()
 
     def close(self, why: QwillError | None = None) -> None:
-        """End every job with the error `why`, as all later calls will, and free the engine. May be called twice."""
+        """End every job with the error `why`, as all later calls will, and free the engine. May be called twice.
+
+        In a signal's handler that interrupts a step of this very thread, the end of the step does it.
+        """
         if os.getpid() != self._process:
             return  # the parent's lock may never be released here
         why = why or UsageError("this LLM is closed", hint="make a new one, and use it inside its `with` block")
+        if threading.get_ident() in self._turns:
+            self._why_closed = self._why_closed or why
+            self._closing.add(threading.get_ident())
+            return
         with self._lock:
             self._why_closed = self._why_closed or why
             self._engine = None
@@ -149,6 +161,21 @@ class Service:
             for line in (self._jobs, self._arrived, self._lists, self._steps, self._dropped):
                 line.clear()
         gc.collect()
+
+    def _enter(self) -> None:
+        """This thread is about to take the lock, which it must not hold already."""
+        me = threading.get_ident()
+        if me in self._turns:
+            raise UsageError("a signal's handler cannot use the LLM whose step it interrupts", hint="do it afterwards")
+        self._turns.add(me)
+
+    def _leave(self) -> None:
+        """This thread's turn is over, and it has given the lock back."""
+        me = threading.get_ident()
+        self._turns.discard(me)
+        if me in self._closing:
+            self._closing.discard(me)
+            self.close(self._why_closed)
 
     @property
     def _running(self) -> Engine:
@@ -232,10 +259,12 @@ class Service:
             with _undisturbed():
                 if not self._lock.acquire(blocking=False):
                     return
+                self._turns.add(threading.get_ident())
                 try:
                     self._forget_dropped()
                 finally:
                     self._lock.release()
+                    self._leave()
 
     def _end_all(self, why: QwillError) -> None:
         for key, job in list(self._live.items()):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -309,3 +311,32 @@ def test_a_closed_service_says_so(intake: Intake, engine: NarrowEngine) -> None:
     service.close()
     with pytest.raises(UsageError, match="closed"):
         service.submit(make(intake, "a"))
+
+
+def test_a_signal_s_handler_may_close_in_the_middle_of_a_step(tiny_chat_model: Path) -> None:
+    """Where it interrupts this thread's own step, it must not wait for that step."""
+    code = f"""
+import os, signal, threading, time
+from qwill import LLM, SamplingParams
+from qwill.errors import UsageError
+llm = LLM({str(tiny_chat_model)!r}, threads=1, max_model_len=512)
+looked = []
+def close(number, frame):
+    for use in (lambda: llm.stats, lambda: llm.generate([1])):
+        try:
+            use()
+        except UsageError as error:
+            looked.append(error)
+    llm.close()
+signal.signal(signal.SIGTERM, close)
+signal.signal(signal.SIGALRM, signal.SIG_DFL)
+signal.alarm(20)
+threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+try:
+    while True:
+        llm.generate([[1, 2]] * 20, SamplingParams(max_tokens=400, ignore_eos=True))
+except UsageError as error:
+    print(error.what, len(looked), llm.service.engine, llm.service.busy)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.stdout, result.returncode) == ("this LLM is closed 2 None False\n", 0), result.stderr
