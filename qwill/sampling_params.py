@@ -17,6 +17,7 @@ __all__ = ["SamplingParams", "StructuredOutputsParams"]
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 256
+MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGIT_BIAS = 1024
 MAX_GRAMMAR_BYTES = 64 << 10
 MAX_SCHEMA_DEPTH = 64
@@ -213,6 +214,8 @@ def _stop_strings(stop: Any) -> tuple[str, ...]:
 
 def _token_ids(name: str, ids: Any) -> tuple[int, ...]:
     listed = _listed(name, ids, "a list of token ids such as [151645]")
+    if len(listed) > MAX_STOP_TOKEN_IDS:  # each token is compared with all of them
+        raise SettingError(f"{name} has {len(listed)} ids", hint=f"allowed: at most {MAX_STOP_TOKEN_IDS}")
     for token_id in listed:
         _check_token_id(name, token_id)
     return listed

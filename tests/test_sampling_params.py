@@ -87,7 +87,7 @@ def test_bad_stop_strings_are_refused(stop: Any) -> None:
 @pytest.mark.parametrize(
     "ids",
     ["12", b"12", 5, 0, False, True, [True], [-1], [2**31], [1.0], ["1"], [None], [math.nan], {1: 2}, iter([1]),
-     [HUGE], HUGE],
+     [HUGE], HUGE, list(range(1025))],
     ids=kind,
 )  # fmt: skip
 def test_bad_stop_token_ids_are_refused(ids: Any) -> None:
