@@ -45,7 +45,7 @@ class Service:
         self._engine: Engine | None = engine
         self._reserve = reserve
         self._lock = threading.Lock()
-        self._turns: set[int] = set()  # the threads that make a step or wait for their turn
+        self._turns: set[int] = set()  # the threads that have the lock or wait for their turn
         self._live: dict[int, Job] = {}  # submitted and unfinished, by id()
         self._jobs: dict[int, Job] = {}  # of those, the ones in the engine: by id() of each unfinished request
         self._arrived: collections.deque[Job] = collections.deque()  # for the engine now, or not at all
@@ -102,12 +102,9 @@ class Service:
             UsageError, EngineError: see `check`.
         """
         self.check()
-        self._turns.add(threading.get_ident())
         try:
-            with self._lock, _undisturbed():
-                self._step()
+            self._in_turn(self._step)
         finally:
-            self._turns.discard(threading.get_ident())
             self._tidy()
         if self._turns:  # Python's locks are not fair: whoever releases one can take it again before others wake up
             time.sleep(TURN_SECONDS)
@@ -134,21 +131,24 @@ class Service:
             UsageError, EngineError: see `check`.
         """
         self.check()
-        with self._lock:
-            return use(self._running)
+        return self._in_turn(lambda: use(self._running))
 
     def close(self, why: QwillError | None = None) -> None:
         """End every job with the error `why`, as all later calls will, and free the engine. May be called twice."""
         if os.getpid() != self._process:
             return  # the parent's lock may never be released here
         why = why or UsageError("this LLM is closed", hint="make a new one, and use it inside its `with` block")
-        with self._lock:
-            self._why_closed = self._why_closed or why
-            self._engine = None
-            self._end_all(self._why_closed)
-            for line in (self._jobs, self._arrived, self._lists, self._steps, self._dropped):
-                line.clear()
+        self._in_turn(lambda: self._end(why))
         gc.collect()
+
+    def _in_turn(self, act: Callable[[], T]) -> T:
+        """What `act` gives, called with the lock; a thread that makes step after step lets those who wait have it."""
+        self._turns.add(threading.get_ident())
+        try:
+            with self._lock:
+                return act()
+        finally:
+            self._turns.discard(threading.get_ident())
 
     @property
     def _running(self) -> Engine:
@@ -158,14 +158,15 @@ class Service:
         return self._engine
 
     def _step(self) -> None:
-        engine = self._running
-        self._forget_dropped()
-        self._admit(engine)
-        if not self._steps:
-            self._steps.extend(engine.step())
-        while self._steps:
-            self._deliver(engine, self._steps.popleft())
-        self._forget_dropped()
+        with _undisturbed():
+            engine = self._running
+            self._forget_dropped()
+            self._admit(engine)
+            if not self._steps:
+                self._steps.extend(engine.step())
+            while self._steps:
+                self._deliver(engine, self._steps.popleft())
+            self._forget_dropped()
 
     def _deliver(self, engine: Engine, step: StepOutput) -> None:
         job = self._jobs.get(id(step.request))
@@ -236,6 +237,13 @@ class Service:
                     self._forget_dropped()
                 finally:
                     self._lock.release()
+
+    def _end(self, why: QwillError) -> None:
+        self._why_closed = self._why_closed or why
+        self._engine = None
+        self._end_all(self._why_closed)
+        for line in (self._jobs, self._arrived, self._lists, self._steps, self._dropped):
+            line.clear()
 
     def _end_all(self, why: QwillError) -> None:
         for key, job in list(self._live.items()):
