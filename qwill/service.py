@@ -2,8 +2,9 @@
 who waits for them.
 
 Nobody owns the engine: whoever wants an answer calls `step` until it is there, and each step brings all jobs on, also
-those of other threads. Only a step takes the lock. Submitting, dropping and aborting are notes that the next step (or
-the end of this one) reads, so they never wait and may come from a signal handler, a garbage collector or an event loop.
+those of other threads. Only steps, and who looks at the engine between them, take the lock. Submitting, dropping and
+aborting are notes that the next step (or the end of this one) reads, so they never wait and may come from a signal
+handler, a garbage collector or an event loop.
 """
 
 from __future__ import annotations
