@@ -19,6 +19,7 @@ import pytest
 
 from qwill.cli import main
 from qwill.cli.commands import batch as batch_module
+from qwill.engine import Engine
 from qwill.offline_batch import open_results
 
 WAIT_SECONDS = 60
@@ -166,6 +167,25 @@ def wait_for_lines(path: Path, count: int) -> None:
 
 MANY = 40
 CODES = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
+
+
+def test_an_engine_that_fails_for_good_ends_the_run_and_leaves_the_lines(
+    words: list[str], home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "in.jsonl").write_text(requests(3))
+
+    def fail(_: Engine) -> None:
+        raise ZeroDivisionError("a defect")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Engine, "step", fail)
+        assert main(words) == 1
+    err = capsys.readouterr().err
+    assert "ZeroDivisionError: a defect" in err
+    assert "0 answered · 0 failed · 0 skipped" in err
+    assert "3 left: the same command goes on" in err
+    assert main(words) == 0
+    assert set(texts(home / "out.jsonl")) == {"r0", "r1", "r2"}
 
 
 def test_results_that_another_process_writes_are_left_alone(
