@@ -59,7 +59,7 @@ def alone(engine: Callable[..., Generate], arguments: list[str], wanted: set[str
     figures["peak rss MiB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if "prefill" in wanted:
         for length in (512, 2048):
-            figures[f"prefill {length}"] = prefill(generate, length, 2)
+            figures[f"prefill {length}"] = prefill(generate, length, length)  # none begins as another did
     if "deep" in wanted and deep:
         figures["deep"] = decode(generate, deep, 32, 7)
     return figures

@@ -178,10 +178,6 @@ class LLM:
     ) -> None:
         self.close()
 
-    @property
-    def _engine(self) -> Engine | None:
-        return self.service.engine
-
     def _complete(self, jobs: list[Job], progress: bool | None) -> list[RequestOutput]:
         bar = _Bar(jobs, _progress_for(jobs, progress))
         try:

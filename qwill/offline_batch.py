@@ -298,6 +298,10 @@ async def answer_all(
 
     `names` are what the model may be called in a request; the first is what it is called in the results. `summary`
     counts along, so that it is right also when this is cancelled.
+
+    Raises:
+        OSError: a result cannot be written.
+        EngineError: the engine failed for good.
     """
     waiting, start = iter(lines), time.monotonic()
 
@@ -320,10 +324,15 @@ async def answer_all(
 
 
 async def _answer(llm: AsyncLLM, line: BatchLine, names: Sequence[str]) -> dict[str, Any]:
-    """The result of one line; whatever goes wrong with it is its result, and its alone."""
+    """The result of one line; whatever goes wrong with it is its result, and its alone.
+
+    Raises:
+        EngineError: the engine failed for good, which is no line's fault: they are left for the next run.
+    """
     try:
         return success(line, await _response(llm, line, names))
     except Exception as error:
+        llm.llm.service.check()
         if status_of(error) >= 500:
             logger.warning("the request %s failed: %s", shown(line.custom_id), error)
         return failure(line, error)

@@ -69,8 +69,9 @@ class Metrics:
 
     @property
     def prefill_tokens_per_second(self) -> float:
-        """Prompt tokens per second of time_to_first_token."""
-        return self.prompt_tokens / self.time_to_first_token if self.time_to_first_token > 0 else 0.0
+        """Prompt tokens that were computed, not those from the cache, per second of time_to_first_token."""
+        computed = self.prompt_tokens - self.cached_tokens
+        return computed / self.time_to_first_token if self.time_to_first_token > 0 else 0.0
 
     @property
     def decode_tokens_per_second(self) -> float:

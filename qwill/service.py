@@ -2,8 +2,9 @@
 who waits for them.
 
 Nobody owns the engine: whoever wants an answer calls `step` until it is there, and each step brings all jobs on, also
-those of other threads. Only a step takes the lock. Submitting, dropping and aborting are notes that the next step (or
-the end of this one) reads, so they never wait and may come from a signal handler, a garbage collector or an event loop.
+those of other threads. Only steps, and who looks at the engine between them, take the lock. Submitting, dropping and
+aborting are notes that the next step (or the end of this one) reads, so they never wait and may come from a signal
+handler, a garbage collector or an event loop.
 """
 
 from __future__ import annotations
@@ -103,12 +104,9 @@ class Service:
             UsageError, EngineError: see `check`.
         """
         self.check()
-        self._enter()
         try:
-            with self._lock, _undisturbed():
-                self._step()
+            self._in_turn(self._step)
         finally:
-            self._leave()
             self._tidy()
         if self._turns:  # Python's locks are not fair: whoever releases one can take it again before others wake up
             time.sleep(TURN_SECONDS)
@@ -135,12 +133,7 @@ class Service:
             UsageError, EngineError: see `check`. Also in a signal's handler that interrupts a step of this thread.
         """
         self.check()
-        self._enter()
-        try:
-            with self._lock:
-                return use(self._running)
-        finally:
-            self._leave()
+        return self._in_turn(lambda: use(self._running))
 
     def close(self, why: QwillError | None = None) -> None:
         """End every job with the error `why`, as all later calls will, and free the engine. May be called twice.
@@ -154,20 +147,20 @@ class Service:
             self._why_closed = self._why_closed or why
             self._closing.add(threading.get_ident())
             return
-        with self._lock:
-            self._why_closed = self._why_closed or why
-            self._engine = None
-            self._end_all(self._why_closed)
-            for line in (self._jobs, self._arrived, self._lists, self._steps, self._dropped):
-                line.clear()
+        self._in_turn(lambda: self._end(why))
         gc.collect()
 
-    def _enter(self) -> None:
-        """This thread is about to take the lock, which it must not hold already."""
+    def _in_turn(self, act: Callable[[], T]) -> T:
+        """What `act` gives, called with the lock; a thread that makes step after step lets those who wait have it."""
         me = threading.get_ident()
         if me in self._turns:
             raise UsageError("a signal's handler cannot use the LLM whose step it interrupts", hint="do it afterwards")
         self._turns.add(me)
+        try:
+            with self._lock:
+                return act()
+        finally:
+            self._leave()
 
     def _leave(self) -> None:
         """This thread's turn is over, and it has given the lock back."""
@@ -185,14 +178,15 @@ class Service:
         return self._engine
 
     def _step(self) -> None:
-        engine = self._running
-        self._forget_dropped()
-        self._admit(engine)
-        if not self._steps:
-            self._steps.extend(engine.step())
-        while self._steps:
-            self._deliver(engine, self._steps.popleft())
-        self._forget_dropped()
+        with _undisturbed():
+            engine = self._running
+            self._forget_dropped()
+            self._admit(engine)
+            if not self._steps:
+                self._steps.extend(engine.step())
+            while self._steps:
+                self._deliver(engine, self._steps.popleft())
+            self._forget_dropped()
 
     def _deliver(self, engine: Engine, step: StepOutput) -> None:
         job = self._jobs.get(id(step.request))
@@ -265,6 +259,13 @@ class Service:
                 finally:
                     self._lock.release()
                     self._leave()
+
+    def _end(self, why: QwillError) -> None:
+        self._why_closed = self._why_closed or why
+        self._engine = None
+        self._end_all(self._why_closed)
+        for line in (self._jobs, self._arrived, self._lists, self._steps, self._dropped):
+            line.clear()
 
     def _end_all(self, why: QwillError) -> None:
         for key, job in list(self._live.items()):

@@ -55,23 +55,10 @@ class SpeculationStats:
 
     steps: int = 0
     """Decoding steps, with and without guesses."""
-    runs: int = 0
-    """Guessed runs that were verified: one for each request and step that had guesses."""
     drafted: int = 0
     """Guessed tokens that were verified."""
     accepted: int = 0
     """Guessed tokens that were right, and so came for nothing."""
-    propose_seconds: float = 0.0
-
-    @property
-    def acceptance_rate(self) -> float:
-        """Share of the guessed tokens that were right."""
-        return self.accepted / self.drafted if self.drafted else 0.0
-
-    @property
-    def mean_accepted_length(self) -> float:
-        """Tokens that a verified run brought, the one that comes without guessing included: from 1 on."""
-        return 1.0 + self.accepted / self.runs if self.runs else 1.0
 
 
 @dataclass
@@ -134,7 +121,6 @@ class Speculation:
         Guesses after the end of an answer were not judged, and do not count as drafted. Harmless after `forget`.
         """
         if drafted:
-            self.stats.runs += 1
             self.stats.drafted += drafted
             self.stats.accepted += accepted
             self._learn(self._beliefs.get(request), accepted, accepted < drafted)
@@ -205,7 +191,6 @@ class Speculation:
             self._give_up()
             return [[] for _ in requests], 0.0
         seconds = self._clock() - start
-        self.stats.propose_seconds += seconds
         self._note_asked([self._beliefs[request] for request in requests], guesses, seconds / max(most))
         return guesses, seconds
 

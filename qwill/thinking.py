@@ -72,7 +72,8 @@ class Thinking:
             self._num_tokens += 1
             if token_id == self._close_token_id:
                 self._state = "over"
-        elif token_id == self._open_token_id and self._state == "may":
-            self._state = "open"
-        elif token_id not in self._blank_token_ids:
-            self._state = "over"
+        elif self._state == "may":
+            if token_id == self._open_token_id:
+                self._state = "open"
+            elif token_id not in self._blank_token_ids:
+                self._state = "over"

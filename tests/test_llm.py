@@ -70,7 +70,7 @@ def test_two_streams_may_be_read_in_turn(llm: LLM) -> None:
 
 
 def test_a_closed_stream_frees_everything(llm: LLM) -> None:
-    engine = llm._engine
+    engine = llm.service.engine
     assert engine is not None
     stream = llm.stream("Hello", SamplingParams(temperature=0.0, ignore_eos=True))
     next(stream)
@@ -201,7 +201,7 @@ def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(llm: LLM)
 def test_one_bad_prompt_of_several_computes_nothing(llm: LLM) -> None:
     with pytest.raises(PromptError):
         llm.generate(["fine", ""], GREEDY)
-    engine = llm._engine
+    engine = llm.service.engine
     assert engine is not None
     assert not engine.busy
 
@@ -214,7 +214,7 @@ def test_defaults_come_from_generation_config(llm: LLM) -> None:
 
 
 def test_all_named_ends_end_an_answer(llm: LLM) -> None:
-    engine = llm._engine
+    engine = llm.service.engine
     assert engine is not None
     ends = {llm.tokenizer.special_tokens[name] for name in ("<|endoftext|>", "<|im_end|>")}
     assert ends <= engine._eos_token_ids
@@ -222,8 +222,8 @@ def test_all_named_ends_end_an_answer(llm: LLM) -> None:
 
 def test_non_finite_logits_are_an_error_and_not_token_zero(tiny_chat_model: Path) -> None:
     with LLM(tiny_chat_model, max_model_len=64, threads=1) as llm:
-        assert llm._engine is not None
-        llm._engine.runner.model.model.norm.weight.fill_(float("inf"))
+        assert llm.service.engine is not None
+        llm.service.engine.runner.model.model.norm.weight.fill_(float("inf"))
         with pytest.raises(ModelError, match="finite"):
             llm.generate("Hello", GREEDY)
         with pytest.raises(ModelError, match="finite"):
@@ -298,8 +298,8 @@ def test_closing_ends_a_generation_of_another_thread_with_a_typed_error(tiny_cha
 def test_an_answer_whose_text_fails_ends_alone(tiny_chat_model: Path) -> None:
     """A hole in the vocabulary: an id that is sampled, but has no token."""
     with LLM(tiny_chat_model, max_model_len=64, threads=1) as llm:
-        assert llm._engine is not None
-        llm._engine._vocab_size = 311
+        assert llm.service.engine is not None
+        llm.service.engine._vocab_size = 311
         bad = SamplingParams(temperature=0.0, max_tokens=3, logit_bias={310: 100.0}, ignore_eos=True)
         good = llm.stream("a", GREEDY)
         first = [next(good)]
@@ -313,7 +313,7 @@ def test_a_stream_that_the_garbage_collector_closes_within_a_step_does_not_block
     class Holder:
         """A stream in a reference cycle: only the garbage collector can end it, whenever it likes."""
 
-    engine = llm._engine
+    engine = llm.service.engine
     assert engine is not None
     before = gc.get_threshold()
     gc.set_threshold(50)
@@ -348,8 +348,8 @@ def test_a_forked_child_is_told_that_the_model_is_not_its_own(llm: LLM) -> None:
 
 def test_a_closed_model_says_so_and_frees_its_weights(tiny_chat_model: Path) -> None:
     llm = LLM(tiny_chat_model, max_model_len=64, threads=1)
-    assert llm._engine is not None
-    parameter = llm._engine.runner.model.lm_head.weight
+    assert llm.service.engine is not None
+    parameter = llm.service.engine.runner.model.lm_head.weight
     llm.close()
     llm.close()
     with pytest.raises(UsageError, match="closed"):

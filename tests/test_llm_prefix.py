@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,18 @@ def qwen3_like(
     return folder
 
 
+@pytest.fixture(scope="module")
+def warm(qwen3_like: Path) -> Iterator[LLM]:
+    with LLM(qwen3_like, max_model_len=1024, threads=1) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def cold(qwen3_like: Path) -> Iterator[LLM]:
+    with LLM(qwen3_like, max_model_len=1024, threads=1, prefix_cache=False) as llm:
+        yield llm
+
+
 def common(some: list[int], other: list[int]) -> int:
     length = 0
     while length < min(len(some), len(other)) and some[length] == other[length]:
@@ -37,24 +49,23 @@ def common(some: list[int], other: list[int]) -> int:
 
 @pytest.mark.weights
 @pytest.mark.parametrize("thinking", [None, False])
-def test_a_second_turn_computes_only_what_the_template_changed(qwen3_like: Path, thinking: bool | None) -> None:
+def test_a_second_turn_computes_only_what_the_template_changed(warm: LLM, cold: LLM, thinking: bool | None) -> None:
     messages = [
         {"role": "system", "content": "You are terse. 你是一个助手。"},
         {"role": "user", "content": "Tell me a story of a fox, a hen and a very long road. 🦊"},
     ]
-    with LLM(qwen3_like, max_model_len=1024, threads=1) as llm:
-        first = llm.chat(messages, GREEDY, enable_thinking=thinking)[0]
-        messages += [
-            {"role": "assistant", "content": first.outputs[0].text},
-            {"role": "user", "content": "Go on, and make it longer."},
-        ]
-        second = llm.chat(messages, GREEDY, enable_thinking=thinking)[0]
-    with LLM(qwen3_like, max_model_len=1024, threads=1, prefix_cache=False) as llm:
-        cold = llm.chat(messages, GREEDY, enable_thinking=thinking)[0]
+    salt = str(thinking)
+    first = warm.chat(messages, GREEDY, enable_thinking=thinking, cache_salt=salt)[0]
+    messages += [
+        {"role": "assistant", "content": first.outputs[0].text},
+        {"role": "user", "content": "Go on, and make it longer."},
+    ]
+    second = warm.chat(messages, GREEDY, enable_thinking=thinking, cache_salt=salt)[0]
+    anew = cold.chat(messages, GREEDY, enable_thinking=thinking)[0]
     computed = [*first.prompt_token_ids, *first.outputs[0].token_ids[:-1]]  # the last token was chosen, not computed
     assert second.metrics.cached_tokens == common(computed, second.prompt_token_ids) > 40
-    assert cold.metrics.cached_tokens == 0
-    assert same(second, cold)
+    assert anew.metrics.cached_tokens == 0
+    assert same(second, anew)
 
 
 def same(one: RequestOutput, other: RequestOutput) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,29 @@ def test_a_budget_without_a_grammar_leaves_an_answer(llm: LLM) -> None:
     answer = llm.chat(QUESTION, params(3, 5), enable_thinking=True)[0].outputs[0]
     assert answer.token_ids[5] == llm.tokenizer.special_tokens["</think>"]
     assert len(answer.token_ids) > 6
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"speculative": "prompt_lookup"},
+        {"kv_memory": 150_000},  # too little for all: some are preempted
+        {"max_batch_tokens": 7},
+    ],
+)
+def test_structured_answers_in_company_are_those_of_single_runs(
+    tiny_chat_model: Path, settings: dict[str, Any]
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}}, "required": ["a"]}
+    kinds: list[dict[str, object]] = [{"json": schema}, {"regex": "[ab]{40,50}"}, {"json_object": True}, {}]
+    wanted = [params(seed, seed % 9, **kinds[seed % 4]) for seed in range(16)]
+    with LLM(tiny_chat_model, max_model_len=256, threads=1) as alone:
+        want = [alone.chat(QUESTION, own, enable_thinking=True)[0].outputs[0].token_ids for own in wanted]
+    with LLM(tiny_chat_model, threads=1, max_model_len=256, **settings) as together:
+        got = together.chat([QUESTION] * len(wanted), wanted, enable_thinking=True)
+        assert [output.outputs[0].token_ids for output in got] == want
+        assert (together.stats.preemptions > 0) == ("kv_memory" in settings)
+        assert (together.stats.drafted_tokens > 0) == ("speculative" in settings)
 
 
 def test_four_answers_follow_one_grammar(llm: LLM) -> None:

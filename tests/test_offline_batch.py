@@ -142,7 +142,7 @@ BAD: list[tuple[bytes, str | None, int, str]] = [
     (request("x", top_p="y"), "x", 400, "top_p = 'y'"),
     (request("x", prompt="EDGE").replace(b"EDGE", b"\\ud83d"), None, 400, "surrogate"),
     (request("x", prompt=""), "x", 400, "empty"),
-    (request("x", prompt="y" * 300), "x", 400, "300 tokens"),
+    (request("x", prompt="y" * 300), "x", 400, "more than 256 tokens"),
     (request("x", prompt=[311]), "x", 400, "token id"),
     (request("x", model="gpt-4"), "x", 404, "tiny"),
     (request("x", logit_bias={"5000": 1}), "x", 400, "5000"),

@@ -13,6 +13,11 @@ def test_decode_speed_does_not_count_the_first_token() -> None:
     assert metrics.prefill_tokens_per_second == pytest.approx(60.0)
 
 
+def test_prefill_speed_does_not_count_what_came_from_the_cache() -> None:
+    metrics = Metrics(prompt_tokens=1000, cached_tokens=990, time_to_first_token=0.5)
+    assert metrics.prefill_tokens_per_second == pytest.approx(20.0)
+
+
 @pytest.mark.parametrize("generated", [0, 1])
 def test_no_speed_is_claimed_where_no_time_passed(generated: int) -> None:
     metrics = Metrics(prompt_tokens=30, generated_tokens=generated)

@@ -258,6 +258,28 @@ def test_threads_that_step_take_turns(intake: Intake, engine: NarrowEngine) -> N
     first.join()
 
 
+def test_who_does_not_step_gets_the_lock_after_a_step_too(
+    intake: Intake, engine: NarrowEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "TURN_SECONDS", 0.2)
+    service, jobs = make_service(engine), make(intake, "a", ENDLESS)
+    service.submit(jobs)
+    got_it = threading.Event()
+    other = threading.Thread(target=service.between_steps, args=(lambda _: got_it.set(),))
+    step = engine.step
+
+    def step_while_another_waits() -> list[StepOutput]:
+        other.start()
+        time.sleep(0.05)
+        return step()
+
+    engine.step = step_while_another_waits  # type: ignore[method-assign]
+    service.step()
+    assert got_it.is_set()
+    other.join()
+    service.drop(jobs)
+
+
 def test_ctrl_c_waits_for_the_end_of_a_step(intake: Intake, engine: NarrowEngine) -> None:
     service, jobs = make_service(engine), make(intake, "ab")
     service.submit(jobs)

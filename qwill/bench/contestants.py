@@ -92,6 +92,7 @@ class Ours:
             threads=setup.threads,
             max_model_len=setup.max_model_len,
             max_batch_tokens=setup.max_batch_tokens,
+            prefix_cache=False,  # every run computes its whole prompt, whichever came before
         )
         seconds = time.perf_counter() - start
         return Loaded(seconds, self._llm.dtype, self._llm.threads, _versions("torch"), self._llm.decode_bytes)

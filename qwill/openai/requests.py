@@ -127,11 +127,10 @@ def read_completion(body: Any, defaults: SamplingParams) -> CompletionRequest:
         RequestError: names the field, and what is wrong with it.
     """
     given = _given(body, COMPLETION)
-    limits = {} if "max_tokens" in body else {"max_tokens": COMPLETION_TOKENS}
     return CompletionRequest(
         model=_text(given, "model"),
         stream=_flag(given, "stream"),
-        params=_params({"logprobs": None, **limits, **_sampling(given)}, defaults),
+        params=_params({"logprobs": None, "max_tokens": COMPLETION_TOKENS, **_sampling(given)}, defaults),
         prompts=_prompts(given),
     )
 

@@ -59,6 +59,14 @@ def test_all_give_exactly_as_many_tokens_and_the_same_ones(
         assert result.seconds == sorted(result.seconds)
 
 
+def test_the_same_prompt_again_is_computed_again(loaded: dict[str, Any], prompt: list[int]) -> None:
+    llm = loaded["qwill"]._llm
+    before = llm.stats
+    for _ in range(2):
+        loaded["qwill"].generate(prompt, 1)
+    assert llm.stats.computed_tokens - before.computed_tokens == 2 * len(prompt)
+
+
 def test_all_tell_the_same_logits_and_choose_the_largest(loaded: dict[str, Any], prompt: list[int]) -> None:
     everything = list(range(512))
     rows = {name: one.logits(prompt, everything) for name, one in loaded.items()}

@@ -39,10 +39,12 @@ def test_other_work_is_refused() -> None:
 
 def test_only_what_is_wanted_is_measured() -> None:
     lengths: list[tuple[int, int]] = []
+    begins: set[tuple[int, ...]] = set()
 
     def engine(model: str) -> peer_worker.Generate:
         def generate(prompt: list[int], new: int) -> list[float]:
             lengths.append((len(prompt), new))
+            begins.add(tuple(prompt[:16]))
             return [0.0, *(1.0 + i / 10 for i in range(new))]
 
         return generate
@@ -54,6 +56,7 @@ def test_only_what_is_wanted_is_measured() -> None:
     found = peer_worker.alone(engine, ["m"], {"prefill", "deep"}, 99)
     assert found["prefill 512"] == 512.0
     assert lengths[3:] == [(512, 1), (2048, 1), (99, 32)]
+    assert len(begins) == 5, "a prefix cache would spare work; the warm-ups alone are the same"
 
 
 def test_our_own_engine_does_a_batch_as_it_is_told(

@@ -115,7 +115,7 @@ def test_a_chat_takes_the_old_and_the_new_name_of_the_limit(fields: dict[str, An
     assert chat(**fields).params.max_tokens == most
 
 
-@pytest.mark.parametrize(("fields", "most"), [({}, 16), ({"max_tokens": None}, None), ({"max_tokens": 5}, 5)])
+@pytest.mark.parametrize(("fields", "most"), [({}, 16), ({"max_tokens": None}, 16), ({"max_tokens": 5}, 5)])
 def test_a_completion_has_16_tokens_unless_it_says_otherwise(fields: dict[str, Any], most: int | None) -> None:
     assert completion(**fields).params.max_tokens == most
 

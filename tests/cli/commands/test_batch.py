@@ -19,6 +19,8 @@ import pytest
 
 from qwill.cli import main
 from qwill.cli.commands import batch as batch_module
+from qwill.engine import Engine
+from qwill.offline_batch import open_results
 
 WAIT_SECONDS = 60
 
@@ -167,17 +169,40 @@ MANY = 40
 CODES = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
 
 
-def test_a_run_that_is_stopped_at_any_moment_ends_with_the_same_results(
+def test_an_engine_that_fails_for_good_ends_the_run_and_leaves_the_lines(
+    words: list[str], home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "in.jsonl").write_text(requests(3))
+
+    def fail(_: Engine) -> None:
+        raise ZeroDivisionError("a defect")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Engine, "step", fail)
+        assert main(words) == 1
+    err = capsys.readouterr().err
+    assert "ZeroDivisionError: a defect" in err
+    assert "0 answered · 0 failed · 0 skipped" in err
+    assert "3 left: the same command goes on" in err
+    assert main(words) == 0
+    assert set(texts(home / "out.jsonl")) == {"r0", "r1", "r2"}
+
+
+def test_results_that_another_process_writes_are_left_alone(
     words: list[str], home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (home / "in.jsonl").write_text(requests(MANY, max_tokens=30) + request("bad", top_p=7))
+    (home / "in.jsonl").write_text(requests(1))
+    with open_results(home / "out.jsonl", (), "model"):
+        assert main(words) == 2
+    assert "another process is writing these results" in capsys.readouterr().err
+
+
+def test_a_run_that_is_stopped_at_any_moment_ends_with_the_same_results(words: list[str], home: Path) -> None:
+    (home / "in.jsonl").write_text(requests(MANY, max_tokens=120) + request("bad", top_p=7))
     out, dice, before = home / "out.jsonl", random.Random(), set[bytes]()
-    for part, number in enumerate(dice.sample(list(CODES), 3)):
+    for number in dice.sample(list(CODES), 3):
         process = start([*words, "--max-num-seqs", "2"])
         wait_for_lines(out, len(before) + 1 + dice.randint(1, MANY // 5))
-        if part == 0:
-            assert main(words) == 2
-            assert "another process is writing these results" in capsys.readouterr().err
         process.send_signal(number)
         _, err = process.communicate(timeout=WAIT_SECONDS)
         assert process.returncode == CODES[number]
