@@ -131,6 +131,13 @@ class BlockPool:
             else:
                 self._unused[block] = None
 
+    def discard(self, blocks: Sequence[int]) -> None:
+        """Take a context out of the tree, as far as nobody else uses it or goes on from it: it may be wrong."""
+        for block in reversed(blocks):
+            node = self._nodes[block]
+            if node is not None and self._users[block] == 1 and not node.children:
+                self._take_out(block)
+
     def find(self, token_ids: Sequence[int], salt: str = "") -> Prefix:
         """The longest beginning of `token_ids` that is cached, to the token. Takes nothing: see `share`."""
         node = self._roots.get(salt)
@@ -177,6 +184,12 @@ class BlockPool:
         if not self._unused:
             raise CapacityError("all blocks of the KV cache are in use", hint="raise kv_memory or run fewer requests")
         block, _ = self._unused.popitem(last=False)
+        self._take_out(block)
+        self._users[block] = 1
+        return block
+
+    def _take_out(self, block: int) -> None:
+        """Out of the tree, with the root where it was the last."""
         node = self._nodes[block]
         assert node is not None
         assert node.parent is not None
@@ -184,8 +197,6 @@ class BlockPool:
         self._nodes[block] = None
         if node.parent.parent is None and not node.parent.children:
             del self._roots[node.parent.salt]
-        self._users[block] = 1
-        return block
 
     def _longest_run(self) -> int:
         """Where to begin in the longest run of empty blocks; searched as bytes, as it happens in steps."""

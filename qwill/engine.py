@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from qwill.block_pool import BlockPool
-from qwill.errors import EngineError, QwillError
+from qwill.errors import EngineError, ModelError, QwillError
 from qwill.faults import Faults
 from qwill.outputs import FinishReason
 from qwill.request import Request
@@ -91,7 +91,7 @@ class Engine:
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
         self._thinking = thinking
-        self.speculation = speculation
+        self._speculation = speculation
         self._samplers: dict[Request, Sampler] = {}
         self._faults = Faults.from_environment()
 
@@ -139,16 +139,19 @@ class Engine:
 
     def finish(self, request: Request) -> None:
         """Forget a request, finished or not, and free its blocks. Harmless when it is gone already."""
-        self._scheduler.remove(request)
+        self._forget(request, tainted=False)
+
+    def _forget(self, request: Request, *, tainted: bool) -> None:
+        self._scheduler.remove(request, tainted=tainted)
         self._samplers.pop(request, None)
-        if self.speculation is not None:
-            self.speculation.forget(request)
+        if self._speculation is not None:
+            self._speculation.forget(request)
 
     def step(self) -> list[StepOutput]:
         """Compute one step and choose the next tokens of every request that reached its last known one."""
         laps = _Laps(self.stats)
-        if self.speculation is not None:
-            self._guess(self.speculation)
+        if self._speculation is not None:
+            self._guess(self._speculation)
         step = self._scheduler.schedule(time.monotonic())
         laps.add("schedule_seconds")
         results = self._compute(step.scheduled)
@@ -163,7 +166,7 @@ class Engine:
             outputs += ours
         for output in outputs:
             if output.finish_reason is not None:
-                self.finish(output.request)
+                self._forget(output.request, tainted=isinstance(output.error, (ModelError, EngineError)))
         self.stats.steps += bool(step.scheduled)
         self.stats.preemptions = self._scheduler.num_preempted
         laps.add("other_seconds")
@@ -180,8 +183,8 @@ class Engine:
 
     def _note_pace(self, scheduled: Sequence[Scheduled], seconds: float) -> None:
         """Steps of generation tell what one more row costs; those with prompts in them do not."""
-        if self.speculation is not None and scheduled and all(s.count == 1 and s.num_logits for s in scheduled):
-            self.speculation.note_step(tokens=sum(s.num_logits for s in scheduled), seconds=seconds)
+        if self._speculation is not None and scheduled and all(s.count == 1 and s.num_logits for s in scheduled):
+            self._speculation.note_step(tokens=sum(s.num_logits for s in scheduled), seconds=seconds)
 
     def _compute(self, scheduled: Sequence[Scheduled]) -> list[Tensor | QwillError]:
         """Logits (num_logits, V) of each share, or why there are none.
@@ -196,20 +199,18 @@ class Engine:
             self._scheduler.copies.popleft()
         try:
             rows = self._forward(scheduled)
-        except Exception as error:
-            if len(scheduled) == 1:
-                return [_unforeseen(error, scheduled[0].request)]
-            return [
-                result if isinstance(result, QwillError) else result.clone() for result in self._one_by_one(scheduled)
-            ]
+        except Exception:
+            return [self._alone(share) for share in scheduled]
         return list(torch.split(rows, [share.num_logits for share in scheduled]))
 
-    def _one_by_one(self, scheduled: Sequence[Scheduled]) -> Iterator[Tensor | QwillError]:
-        for share in scheduled:
-            try:
-                yield self._forward([share])
-            except Exception as error:
-                yield _unforeseen(error, share.request)
+    def _alone(self, share: Scheduled) -> Tensor | QwillError:
+        """A share's logits, computed by itself; a copy, as the next step overwrites them."""
+        try:
+            return self._forward([share]).clone()
+        except QwillError as error:
+            return error
+        except Exception as error:
+            return _unforeseen(error, share.request)
 
     def _forward(self, scheduled: Sequence[Scheduled]) -> Tensor:
         self._faults.check("model", [share.request.request_id for share in scheduled])
@@ -269,8 +270,8 @@ class Engine:
         stats.accepted_tokens += right
         request.drafted_tokens += drafted
         request.accepted_tokens += right
-        if self.speculation is not None:
-            self.speculation.note_accepted(request, drafted, right)
+        if self._speculation is not None:
+            self._speculation.note_accepted(request, drafted, right)
 
 
 class _Laps:

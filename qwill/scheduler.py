@@ -95,7 +95,7 @@ class Scheduler:
         self.num_preempted = 0
         self._prefix_cache = prefix_cache
         self._places: dict[Request, _Place] = {}
-        self._waiting: list[Request] = []  # these two are in order
+        self._waiting: list[Request] = []  # these three are in order
         self._running: list[Request] = []
         self._uncached: list[Request] = []
         self._arrivals = itertools.count()
@@ -128,21 +128,23 @@ class Scheduler:
                 hint="try again later, or raise max_queue",
             )
         self._places[request] = _Place((request.priority, next(self._arrivals)))
-        if request.use_cache:
-            self._insert(self._waiting, request)
-        else:
-            self._uncached.append(request)
+        self._insert(self._waiting if request.use_cache else self._uncached, request)
 
-    def remove(self, request: Request) -> bool:
-        """Forget a request, in whatever state, and free its blocks. False when it is gone already."""
+    def remove(self, request: Request, *, tainted: bool = False) -> None:
+        """Forget a request, in whatever state, and free its blocks. Harmless when it is gone already.
+
+        What a `tainted` one computed is not kept for others.
+        """
         if request not in self._places:
-            return False
+            return
         for requests in (self._waiting, self._running, self._uncached):
             if request in requests:
                 requests.remove(request)
+        if tainted:
+            request.num_computed_tokens = 0
+            self.pool.discard(request.block_table)
         self._release(request)
         del self._places[request]
-        return True
 
     def schedule(self, now: float) -> Step:
         """Plan one step; `now` is in seconds of `time.monotonic()`. Who is in `failed` must be removed."""
@@ -153,8 +155,8 @@ class Scheduler:
         if alone is not None and (self._uncached_next or not (self._running or self._waiting)):
             step.scheduled.append(Scheduled(alone, alone.num_tokens))
             return step
-        plan = _Plan(self.limits.max_batch_tokens)
         generating = [request for request in self._running if request.num_pending_tokens == 1]
+        plan = _Plan(self.limits.max_batch_tokens, guesses=max(self.limits.max_batch_tokens - len(generating), 0))
         started = [request for request in self._running if request.num_pending_tokens > 1]
         self._continue_all(generating, plan, step, late)
         if plan.shares:
@@ -183,7 +185,7 @@ class Scheduler:
         if count == 0:
             return
         draft = tuple(request.draft_token_ids) if count == request.num_pending_tokens else ()
-        draft = draft[: plan.budget - count]
+        draft = draft[: plan.guesses]
         if self._num_missing(request, count + len(draft)) > self.pool.num_free:
             draft = ()
         if self._reserve(request, count, plan, step):
@@ -325,16 +327,19 @@ class _Plan:
     """A step while it is being planned: who computes what, and how many more tokens may be."""
 
     budget: int
+    guesses: int  # of the budget, what is left when each generating request has its next token
     shares: dict[Request, Scheduled] = field(default_factory=dict)
 
     def add(self, share: Scheduled) -> None:
         self.shares[share.request] = share
         self.budget -= share.count + len(share.draft)
+        self.guesses -= len(share.draft)
 
     def drop(self, request: Request) -> None:
         share = self.shares.pop(request, None)
         if share is not None:
             self.budget += share.count + len(share.draft)
+            self.guesses += len(share.draft)
 
 
 def _late() -> DeadlineError:

@@ -156,7 +156,45 @@ def test_requests_without_the_cache_fill_the_queue_too() -> None:
         world.scheduler.add(request([9], use_cache=False))
 
 
-def test_a_request_that_never_fits_fails_alone() -> None:
+def test_requests_without_a_cache_count_in_the_queue_and_have_priorities_too() -> None:
+    world = World(64, Limits(8, max_num_seqs=1, max_queue=2))
+    requests = [request([n], 1, use_cache=False, priority=-n) for n in range(3)]
+    for one in requests:
+        world.scheduler.add(one)
+    with pytest.raises(OverloadedError):
+        world.scheduler.add(request([9]))
+    world.run()
+    assert world.finished == requests[::-1]
+
+
+def test_guesses_take_nobody_s_next_token() -> None:
+    world = World(64, Limits(4))
+    requests = [request([n], 9) for n in range(3)]
+    for one in requests:
+        world.scheduler.add(one)
+    world.step()
+    step = world.step(lambda _: [0, 0, 0])
+    assert [share.request for share in step.scheduled] == requests
+    assert [len(share.draft) for share in step.scheduled] == [1, 0, 0]
+
+
+def test_what_a_tainted_request_computed_is_kept_for_nobody() -> None:
+    world = World(64, Limits(8))
+    shared = request([5] * 4, 1)
+    world.scheduler.add(shared)
+    world.run()
+    tainted = request([5] * 4 + [6] * 20, 1)
+    world.scheduler.add(tainted)
+    world.step()
+    world.scheduler.remove(tainted, tainted=True)
+    assert world.pool.find([5] * 4 + [6] * 20).blocks == world.pool.find([5] * 4).blocks
+    again = request([5] * 4 + [6] * 20, 2)
+    world.scheduler.add(again)
+    world.run()
+    assert again.output_token_ids == answer([5] * 4 + [6] * 20, 2)
+
+
+def test_a_request_that_does_not_fit_or_outgrows_the_whole_cache_fails_alone() -> None:
     world = World(4, Limits(64))
     huge, small = request([1] * 17, 1), request([2] * 4, 1)
     world.scheduler.add(huge)
@@ -165,10 +203,7 @@ def test_a_request_that_never_fits_fails_alone() -> None:
     assert [(one, type(error)) for one, error in step.failed] == [(huge, CapacityError)]
     world.run()
     assert world.finished == [small]
-
-
-def test_a_request_that_outgrows_the_whole_cache_fails_with_what_it_has() -> None:
-    world = World(2, Limits(64))
+    world = World(2, Limits(64))  # one that outgrows the cache fails with what it has
     one = request([1] * 5, 100)
     world.scheduler.add(one)
     world.run()
@@ -227,15 +262,6 @@ def test_without_a_prefix_cache_nothing_is_shared() -> None:
         world.run()
     assert one.cached_tokens == 0
     assert world.pool.num_cached == 0
-
-
-def test_a_salt_keeps_prompts_apart() -> None:
-    world = World(64, Limits(100))
-    for salt, want in (("a", 0), ("b", 0), ("a", 7)):
-        one = request([7] * 8, 1, cache_salt=salt)
-        world.scheduler.add(one)
-        world.run()
-        assert one.cached_tokens == want
 
 
 def test_equal_prompts_of_other_salts_or_lower_priority_are_not_waited_for() -> None:
