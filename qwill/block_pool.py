@@ -107,6 +107,19 @@ class BlockPool:
         self._num_empty -= 1
         return block
 
+    def blocks_for(self, num_tokens: int) -> int:
+        """How many blocks hold so many tokens."""
+        return -(-num_tokens // self.block_size)
+
+    def grow(self, block_table: list[int], num_blocks: int) -> None:
+        """Lengthen a context's table, in place, to so many blocks; one that is longer stays as it is.
+
+        Raises:
+            CapacityError: all are in use.
+        """
+        while len(block_table) < num_blocks:
+            block_table.append(self.allocate(after=block_table[-1] if block_table else None))
+
     def share(self, blocks: Sequence[int]) -> None:
         """One more user for each of these cached blocks."""
         for block in blocks:

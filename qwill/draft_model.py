@@ -132,13 +132,12 @@ class DraftModel:
 
         The last guess needs no room: it is not computed.
         """
-        blocks = -(-(num_tokens - 1) // self._pool.block_size)
+        blocks = self._pool.blocks_for(num_tokens - 1)
         fits = num_tokens <= self._max_model_len and blocks <= self._pool.num_blocks
         if not fits or not self._make_room(blocks - len(state.block_table), asked):
             self._release(state)
             return False
-        while len(state.block_table) < blocks:
-            state.block_table.append(self._pool.allocate(after=state.block_table[-1] if state.block_table else None))
+        self._pool.grow(state.block_table, blocks)
         return True
 
     def _make_room(self, blocks: int, asked: Collection[Request]) -> bool:

@@ -218,7 +218,7 @@ class Scheduler:
                 return
             if request in late:
                 continue
-            if -(-request.num_tokens // self.pool.block_size) > self.pool.num_blocks:
+            if self.pool.blocks_for(request.num_tokens) > self.pool.num_blocks:
                 step.failed.append((request, _too_large(request, self.pool)))
                 continue
             prefix = self._find(request)
@@ -253,7 +253,7 @@ class Scheduler:
 
     def _fits(self, request: Request, prefix: Prefix) -> bool:
         """Whether all its tokens find blocks, and each of the running requests still finds its next one."""
-        missing = -(-request.num_tokens // self.pool.block_size) - len(prefix.blocks)
+        missing = self.pool.blocks_for(request.num_tokens) - len(prefix.blocks)
         left = self.pool.num_free - self.pool.num_new_users(prefix.blocks) - missing
         return left >= len(self._running) if self._running else left >= 0
 
@@ -264,9 +264,8 @@ class Scheduler:
         request.block_table = list(prefix.blocks)
         self._places[request].num_published = len(prefix.blocks)
         if prefix.count:
-            target = self.pool.allocate(after=prefix.blocks[-1] if prefix.blocks else None)
-            request.block_table.append(target)
-            self.copies.append(BlockCopy(prefix.partial, target, prefix.count))
+            self.pool.grow(request.block_table, len(prefix.blocks) + 1)
+            self.copies.append(BlockCopy(prefix.partial, request.block_table[-1], prefix.count))
         request.num_computed_tokens = len(prefix.blocks) * self.pool.block_size + prefix.count
         if not self._places[request].started:
             request.cached_tokens = request.num_computed_tokens
@@ -274,13 +273,10 @@ class Scheduler:
 
     def _num_missing(self, request: Request, count: int) -> int:
         """Blocks that it lacks for `count` more tokens."""
-        return -(-(request.num_computed_tokens + count) // self.pool.block_size) - len(request.block_table)
+        return self.pool.blocks_for(request.num_computed_tokens + count) - len(request.block_table)
 
     def _grow(self, request: Request, count: int) -> None:
-        for _ in range(self._num_missing(request, count)):
-            request.block_table.append(
-                self.pool.allocate(after=request.block_table[-1] if request.block_table else None)
-            )
+        self.pool.grow(request.block_table, self.pool.blocks_for(request.num_computed_tokens + count))
 
     def _publish(self, request: Request, full: int) -> None:
         """Enter the blocks up to number `full` into the prefix cache."""

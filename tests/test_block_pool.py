@@ -34,6 +34,16 @@ def test_a_request_grows_into_the_next_block() -> None:
     assert [pool.allocate(after=first), pool.allocate(after=first + 1)] == [first + 1, first + 2]
 
 
+def test_a_table_grows_to_what_its_tokens_need_and_never_shrinks() -> None:
+    pool = BlockPool(8, SIZE)
+    assert [pool.blocks_for(count) for count in (0, 1, SIZE, SIZE + 1)] == [0, 1, 1, 2]
+    table: list[int] = []
+    for wanted, length in ((2, 2), (3, 3), (1, 3)):
+        pool.grow(table, wanted)
+        assert len(table) == length
+    assert table == list(range(table[0], table[0] + 3))
+
+
 def test_a_new_request_starts_where_there_is_most_room() -> None:
     pool = BlockPool(10, SIZE)
     assert {pool.allocate() for _ in range(10)} == set(range(10))
