@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import torch
 
@@ -120,14 +120,14 @@ def overhead(work: Work) -> list[Finding]:
         for number in range(-1, work.rounds):  # the first is for warming up
             prompts = [random_ids(llm, work.prompt_tokens, 1000 * number + i) for i in range(work.batch)]
             requests = _started(engine, prompts, 2 * work.new_tokens + work.batch)  # none ends by itself
-            before, start = asdict(engine.stats), time.perf_counter()
+            before, start = replace(engine.stats), time.perf_counter()
             for _ in range(work.new_tokens):
                 engine.step()
-            wall, after = time.perf_counter() - start, asdict(engine.stats)
+            wall, done = time.perf_counter() - start, asdict(engine.stats.since(before))
             for request in requests:
                 engine.finish(request)
             if number >= 0:
-                spent = {key: after[key] - before[key] for key in after if key.endswith("_seconds")}
+                spent = {key: value for key, value in done.items() if key.endswith("_seconds")}
                 shares.append(1 - spent["model_seconds"] / wall)
                 parts.append({"step_seconds": wall, "steps": work.new_tokens, **spent})
     name = f"engine overhead of a step of {work.batch}: (step - model) / step"

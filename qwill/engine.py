@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -64,6 +64,11 @@ class EngineStats:
     model_seconds: float = 0.0
     sample_seconds: float = 0.0
     other_seconds: float = 0.0
+
+    def since(self, earlier: EngineStats) -> EngineStats:
+        """What was done after an `earlier` copy was taken."""
+        before = asdict(earlier)
+        return EngineStats(**{name: value - before[name] for name, value in asdict(self).items()})
 
 
 class Engine:
@@ -176,10 +181,8 @@ class Engine:
         """Guesses for requests that generate; from the first id on that no sampler can choose, they are of no use."""
         speculation.propose(self._scheduler.running)
         for request in self._scheduler.running:
-            guess = request.draft_token_ids
-            if guess and not (min(guess) >= 0 and max(guess) < self._vocab_size):
-                possible = itertools.takewhile(lambda token_id: 0 <= token_id < self._vocab_size, guess)
-                request.draft_token_ids = list(possible)
+            possible = itertools.takewhile(lambda token_id: 0 <= token_id < self._vocab_size, request.draft_token_ids)
+            request.draft_token_ids = list(possible)
 
     def _note_pace(self, scheduled: Sequence[Scheduled], seconds: float) -> None:
         """Steps of generation tell what one more row costs; those with prompts in them do not."""

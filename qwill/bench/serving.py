@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from qwill.bench.workload import Arrival
 from qwill.engine import Engine, EngineStats, StepOutput
@@ -105,14 +105,13 @@ class _Session:
                 self._wait()
 
     def result(self) -> Serving:
-        after, before = asdict(self._engine.stats), asdict(self._before)
         return Serving(
             requests=[answer.served for answer in self._answers],
             seconds=max(answer.last_token for answer in self._answers),
             step_seconds=self._step_seconds,
             idle_seconds=self._idle_seconds,
             mean_batch=self._batch_seconds / self._step_seconds,
-            stats=EngineStats(**{name: after[name] - before[name] for name in after}),
+            stats=self._engine.stats.since(self._before),
         )
 
     @property
