@@ -38,14 +38,8 @@ def chat_completion(
     Raises:
         QwillError: what an answer ended with, where it is an error.
     """
-    return {
-        "id": new_id("chatcmpl"),
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": model,
-        "choices": [_chat_choice(answer, token_bytes, top_logprobs or 0) for answer in _answers([output])],
-        "usage": _usage([output]),
-    }
+    choices = [_chat_choice(answer, token_bytes, top_logprobs or 0) for answer in _answers([output])]
+    return _body("chatcmpl", "chat.completion", model, choices, [output])
 
 
 def text_completion(outputs: Sequence[RequestOutput], *, model: str, token_bytes: TokenBytes) -> dict[str, Any]:
@@ -54,20 +48,28 @@ def text_completion(outputs: Sequence[RequestOutput], *, model: str, token_bytes
     Raises:
         QwillError: what an answer ended with, where it is an error.
     """
+    choices = [
+        {
+            "index": index,
+            "text": answer.text,
+            "finish_reason": answer.finish_reason,
+            "logprobs": _text_logprobs(answer, token_bytes),
+        }
+        for index, answer in enumerate(_answers(outputs))
+    ]
+    return _body("cmpl", "text_completion", model, choices, outputs)
+
+
+def _body(
+    prefix: str, kind: str, model: str, choices: list[dict[str, Any]], outputs: Sequence[RequestOutput]
+) -> dict[str, Any]:
+    """What both kinds of completion have in common; `prefix` begins the id."""
     return {
-        "id": new_id("cmpl"),
-        "object": "text_completion",
+        "id": new_id(prefix),
+        "object": kind,
         "created": int(time.time()),
         "model": model,
-        "choices": [
-            {
-                "index": index,
-                "text": answer.text,
-                "finish_reason": answer.finish_reason,
-                "logprobs": _text_logprobs(answer, token_bytes),
-            }
-            for index, answer in enumerate(_answers(outputs))
-        ],
+        "choices": choices,
         "usage": _usage(outputs),
     }
 
