@@ -241,3 +241,13 @@ def tiny_tokenizer() -> Any:
         "tokenizer.ggml.eos_token_id": tokens.index("<|im_end|>"),
     }
     return Tokenizer(read_gguf_vocab(metadata, "tiny.gguf"))
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a random Qwen3 with 512 tokens and 2 layers, as the benchmarks write it."""
+    from qwill.bench.random_model import write_random_model
+
+    folder = tmp_path_factory.mktemp("random") / "qwen3-tiny"
+    write_random_model(folder, "qwen3-tiny")
+    return folder

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from qwill.bench.random_model import write_random_model
 from qwill.bench.trial import Entrant
 
 PRETENDER = """
@@ -48,14 +46,6 @@ for line in sys.stdin:
     answer = {"error": "it refused"} if wish.get("refuses") == op else {"result": result}
     print(json.dumps(answer), flush=True)
 """
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a random Qwen3 with 512 tokens and 2 layers."""
-    folder = tmp_path_factory.mktemp("bench") / "qwen3-tiny"
-    write_random_model(folder, "qwen3-tiny")
-    return folder
 
 
 @pytest.fixture(scope="session")
