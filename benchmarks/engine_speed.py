@@ -21,7 +21,7 @@ from qwill.errors import BenchmarkError
 from qwill.ops import native_ops
 from qwill.replay import DecodeReplay
 from qwill.request import Request
-from qwill.runner import ModelRunner
+from qwill.runner import Runner
 
 __all__ = ["overhead", "prefix", "single"]
 
@@ -88,7 +88,7 @@ def single(work: Work) -> list[Finding]:
     ]
 
 
-def bare_loop(runner: ModelRunner, vocab_size: int, tokens: int) -> Decode:
+def bare_loop(runner: Runner, vocab_size: int, tokens: int) -> Decode:
     """Decoding with a replayed step and argmax, in a cache of its own."""
     ops = native_ops()
     if ops is None:

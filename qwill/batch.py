@@ -56,6 +56,12 @@ class KVCache:
         """One layer's keys and values by slot: both (blocks * S, Hkv, D). A slot is block * S + offset."""
         return self.keys[layer].flatten(0, 1), self.values[layer].flatten(0, 1)
 
+    def keys_at(self, layer: int, slots: Tensor) -> Tensor:
+        """The keys in some slots of a layer as numbers, fp32: slots (T,) int64 -> (T, Hkv, D)."""
+        keys = self.layer(layer)[0][slots].float()
+        scales = self.scales(layer)[0]
+        return keys if scales is None else keys * scales[slots][..., None]
+
     def copy_block(self, source: int, target: int, count: int) -> None:
         """Copy the first `count` tokens of a block, of all layers."""
         for x in (self.keys, self.values, self.key_scales, self.value_scales):

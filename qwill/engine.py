@@ -21,7 +21,7 @@ from qwill.errors import EngineError, ModelError, QwillError
 from qwill.faults import Faults
 from qwill.outputs import FinishReason
 from qwill.request import Request
-from qwill.runner import ModelRunner
+from qwill.runner import Runner
 from qwill.sampler import Sampled, Sampler
 from qwill.scheduler import Limits, Scheduled, Scheduler
 from qwill.speculative import Speculation
@@ -80,7 +80,7 @@ class Engine:
 
     def __init__(
         self,
-        runner: ModelRunner,
+        runner: Runner,
         limits: Limits,
         *,
         vocab_size: int,

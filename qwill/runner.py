@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,13 +17,30 @@ from qwill.quantization import PackedWeight
 from qwill.replay import DecodeReplay
 from qwill.scheduler import BlockCopy, Scheduled
 
-__all__ = ["ModelRunner"]
+__all__ = ["ModelRunner", "Runner"]
 
 MOST_RECORDED = 32
 """Recorded steps that are kept: one for each number of requests and of tokens that were decoded together of late."""
 
 MOST_REPLAYED_TOKENS = 256
 """Steps of more tokens take so long that going through Python does not show."""
+
+
+class Runner(Protocol):
+    """What the engine needs of whoever computes its steps."""
+
+    model: CausalLM
+    kv_cache: KVCache
+    device: torch.device
+
+    def copy_block(self, copy: BlockCopy) -> None:
+        """Copy the head of one block of the cache to another."""
+
+    def run(self, scheduled: Sequence[Scheduled]) -> Tensor:
+        """Logits (R, V) of a step: `num_logits` rows for each share, in order; the next step overwrites them."""
+
+    def logits(self, token_ids: Sequence[int], *, all_positions: bool) -> Tensor:
+        """Logits of one sequence, computed without the cache: (1, V), or (T, V) for all positions."""
 
 
 class ModelRunner:
@@ -40,9 +58,10 @@ class ModelRunner:
         """Copy the head of one block of the cache to another."""
         self.kv_cache.copy_block(copy.source, copy.target, copy.count)
 
-    def run(self, scheduled: Sequence[Scheduled]) -> Tensor:
+    def run(self, scheduled: Sequence[Scheduled], *, replay: bool = True) -> Tensor:
         """Compute one step. Logits (R, V): `num_logits` rows for each share, in order; the next step overwrites them.
 
+        Without `replay` every op is called from the model, which takes longer and gives the same bits.
         Either all requests use the cache or none does; without it, each must be scheduled from its first token.
         """
         token_ids: list[int] = []
@@ -54,10 +73,10 @@ class ModelRunner:
             count = share.count + len(share.draft)
             parts.append(NewTokens(start, count, request.block_table, share.num_logits))
         cache = self.kv_cache if scheduled[0].request.use_cache else None
-        if cache is not None and all(part.count == part.num_logits for part in parts):
-            replay = self._replay(len(parts), len(token_ids))
-            if replay is not None:
-                return replay.run(token_ids, parts)
+        if replay and cache is not None and all(part.count == part.num_logits for part in parts):
+            recorded = self._replay(len(parts), len(token_ids))
+            if recorded is not None:
+                return recorded.run(token_ids, parts)
         return self._forward(token_ids, Batch.build(parts, cache, self.device))
 
     def _replay(self, num_requests: int, num_tokens: int) -> DecodeReplay | None:

@@ -1,16 +1,34 @@
-"""A look at a model from outside: its structure, its numbers and their meaning, its memory. Torch-free.
+"""See inside. A model from outside (its structure, its numbers and their meaning, its memory), without torch:
 
 inspect_model(name)                  a local path, a stored model, or only the headers from a hub -> Structure
 structure(path)                      the same for files that are here
 render_structure(structure, console) print it
 structure_to_dict(structure)         as plain data, for JSON
+
+And a model at work, which loads torch when it is first asked for:
+
+trace(llm)                           a `with` block in which every op and step is noted -> Trace
 """
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from qwill.inspect.as_dict import structure_to_dict
 from qwill.inspect.remote import inspect_model
 from qwill.inspect.render import render_structure
 from qwill.inspect.structure import Structure, structure
 
-__all__ = ["Structure", "inspect_model", "render_structure", "structure", "structure_to_dict"]
+if TYPE_CHECKING:
+    from qwill.tracing import trace
+
+__all__ = ["Structure", "inspect_model", "render_structure", "structure", "structure_to_dict", "trace"]
+
+_HOME = {"trace": "qwill.tracing"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'qwill.inspect' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)

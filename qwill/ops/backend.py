@@ -16,6 +16,7 @@ from torch import Tensor
 
 from qwill.errors import SettingError
 from qwill.ops import reference
+from qwill.ops.observed import observers, watched
 from qwill.quantization import PackedWeight
 
 if TYPE_CHECKING:
@@ -30,14 +31,19 @@ BUILD_HINT = (
 
 def ops_for(tensor: Tensor) -> Any:
     """The ops for activations like `tensor`: native for fp32 on the CPU, the reference for everything else."""
-    if tensor.dtype is torch.float32 and tensor.device.type == "cpu":
-        return native_ops() or reference
-    return reference
+    native = native_ops() if tensor.dtype is torch.float32 and tensor.device.type == "cpu" else None
+    return _seen(native or reference)
 
 
 def ops_for_weight(weight: Tensor | PackedWeight) -> Any:
     """The ops for a table: native where it is packed, since activations are fp32 there."""
-    return (native_ops() or reference) if isinstance(weight, PackedWeight) else reference
+    native = native_ops() if isinstance(weight, PackedWeight) else None
+    return _seen(native or reference)
+
+
+def _seen(ops: Any) -> Any:
+    """The ops, behind whoever watches this thread (`qwill.ops.observed`)."""
+    return watched(ops, "reference" if ops is reference else "native") if observers else ops
 
 
 def why_no_native_ops() -> str:
