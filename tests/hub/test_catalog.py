@@ -37,7 +37,7 @@ def test_an_entry_can_be_typed_and_has_a_source(entry: object) -> None:
     name = entry.name  # type: ignore[attr-defined]
     found = CATALOG[name]
     assert parse_name(name).entry is found
-    assert found.sources[0] == "huggingface"
+    assert found.sources[0] == ("package" if found.included else "huggingface")
     assert found.description.count("\n") == 0 < len(found.description) <= 100
     for repo in found.repos.values():
         assert parse_name(repo).repo == repo

@@ -57,7 +57,7 @@ def _default_model() -> str:
     from qwill.hub.catalog import CATALOG
     from qwill.hub.progress import format_bytes
 
-    for name in CATALOG:
+    for name in (name for name, entry in CATALOG.items() if not entry.included):  # a toy only where it is asked for
         try:
             resolve(name, offline=True)
         except ModelNotFoundError:
@@ -68,7 +68,9 @@ def _default_model() -> str:
         size = format_bytes(entry.bytes)
         if ask(f"No model is on this machine yet. Download {entry.name} ({size})?", default=True):
             return entry.name
-    raise ModelNotFoundError("no model of the catalog is on this machine", hint=f"qwill pull {entry.name}")
+    raise ModelNotFoundError(
+        "no model of the catalog is on this machine", hint=f"qwill pull {entry.name}; qwill chat tiny opens a toy"
+    )
 
 
 def count_prompt(llm: LLM, messages: list[Message], think: bool | None) -> int:

@@ -51,6 +51,8 @@ def _promised(found: LocalModel) -> Mapping[str, tuple[int, str]] | None:
     from qwill.hub import CATALOG
 
     entry = CATALOG.get(found.name)
+    if entry and entry.included and found.source == "package":
+        return {found.path.name: (entry.bytes, entry.included.sha256)}
     if entry is None or entry.pypi is None or found.source != "pypi":
         return None
     return {entry.pypi.file_name: (entry.pypi.size, entry.pypi.sha256)}
