@@ -117,7 +117,17 @@ class Engine:
             SettingError: its parameters name token ids outside the vocabulary.
             OverloadedError: the waiting queue is full.
         """
-        sampler = Sampler(
+        sampler = self.new_sampler(request)
+        self._scheduler.add(request)
+        self._samplers[request] = sampler
+
+    def new_sampler(self, request: Request) -> Sampler:
+        """What chooses a request's tokens, as it is before the first one.
+
+        Raises:
+            SettingError: see `add`.
+        """
+        return Sampler(
             request.params,
             request.prompt_token_ids,
             self._vocab_size,
@@ -126,8 +136,6 @@ class Engine:
             grammar=request.grammar.matcher() if request.grammar is not None else None,
             thinking=self._thinking_of(request),
         )
-        self._scheduler.add(request)
-        self._samplers[request] = sampler
 
     def _thinking_of(self, request: Request) -> Thinking | None:
         """What keeps track of an answer's thinking, where anything depends on it."""

@@ -112,16 +112,30 @@ class Sampler:
         if edited is not values:
             best = _argmax(edited)
         token_id = best if self._params.greedy else self._draw(edited, edited[best])
-        self._remember(token_id)
+        self.accept(token_id)
         if self._params.logprobs is None:
             return Sampled(token_id, None, [])
         return _with_logprobs(edited, edited[best], token_id, self._params.logprobs)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Probabilities (vocab_size,) fp32 from which `sample` would draw now, after everything; changes nothing.
+
+        Raises:
+            ModelError, SettingError: see `sample`.
+        """
+        values = _real_logits(logits, self._vocab_size)
+        _argmax(values)
+        if self._thinking is not None and self._thinking.forced is not None:
+            forced = torch.zeros(self._vocab_size)
+            forced[self._thinking.forced] = 1.0
+            return forced
+        return distribution(torch.from_numpy(self._edited(values)), self._params)
 
     def _take_forced(self, token_id: int) -> Sampled:
         """The one token that may come. It takes a number from the generator like any other."""
         if not self._params.greedy:
             self._uniform()
-        self._remember(token_id)
+        self.accept(token_id)
         return (
             Sampled(token_id, None, [])
             if self._params.logprobs is None
@@ -161,7 +175,8 @@ class Sampler:
     def _constrained(self) -> bool:
         return self._thinking is None or self._thinking.constrained
 
-    def _remember(self, token_id: int) -> None:
+    def accept(self, token_id: int) -> None:
+        """The answer goes on with this token, whoever chose it; `sample` does this by itself."""
         self._num_sampled += 1
         if self._history is not None:
             self._history.add(token_id)

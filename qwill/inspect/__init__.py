@@ -8,6 +8,9 @@ structure_to_dict(structure)         as plain data, for JSON
 And a model at work, which loads torch when it is first asked for:
 
 trace(llm)                           a `with` block in which every op and step is noted -> Trace
+tokens(trace or llm, text)           a text's tokens with ids and bytes -> Tokens
+probabilities(trace)                 how probable each token was, what else could have come -> Probabilities
+logit_lens(trace)                    what each layer would say -> LogitLens
 """
 
 from __future__ import annotations
@@ -22,10 +25,28 @@ from qwill.inspect.structure import Structure, structure
 
 if TYPE_CHECKING:
     from qwill.tracing import trace
+    from qwill.views.logit_lens import logit_lens
+    from qwill.views.probabilities import probabilities
+    from qwill.views.tokens import tokens
 
-__all__ = ["Structure", "inspect_model", "render_structure", "structure", "structure_to_dict", "trace"]
+__all__ = [
+    "Structure",
+    "inspect_model",
+    "logit_lens",
+    "probabilities",
+    "render_structure",
+    "structure",
+    "structure_to_dict",
+    "tokens",
+    "trace",
+]
 
-_HOME = {"trace": "qwill.tracing"}
+_HOME = {
+    "trace": "qwill.tracing",
+    "tokens": "qwill.views.tokens",
+    "probabilities": "qwill.views.probabilities",
+    "logit_lens": "qwill.views.logit_lens",
+}
 
 
 def __getattr__(name: str) -> Any:

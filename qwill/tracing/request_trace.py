@@ -31,12 +31,15 @@ class _Piece:
 
 
 class RequestTrace:
-    """One request of a trace. T of its N tokens were computed while it was traced, from position `first` on."""
+    """One request of a trace. T of its N tokens were computed while it was traced, from position `first` on.
+
+    `request` is the engine's own record of it: parameters, prompt and answer.
+    """
 
     def __init__(self, request: Request, name: str, config: ModelConfig) -> None:
         self.request_id = name
         self.first = 0
-        self._request = request
+        self.request = request
         self._config = config
         self._pieces: list[_Piece] = []
         self._computed: dict[int, int] = {}  # position -> the token that was computed there last
@@ -46,17 +49,17 @@ class RequestTrace:
     @property
     def num_prompt_tokens(self) -> int:
         """Length of the prompt."""
-        return len(self._request.prompt_token_ids)
+        return len(self.request.prompt_token_ids)
 
     @property
     def cached_tokens(self) -> int:
         """How many tokens of the prompt came from the prefix cache when it began."""
-        return self._request.cached_tokens
+        return self.request.cached_tokens
 
     @property
     def token_ids(self) -> list[int]:
         """The N tokens of prompt and answer that were computed. The last one of an answer never is."""
-        known = self._request.tokens(0, self._request.num_tokens)
+        known = self.request.tokens(0, self.request.num_tokens)
         count = self.first
         while count < len(known) and self._computed.get(count) == known[count]:
             count += 1
@@ -65,7 +68,7 @@ class RequestTrace:
     @property
     def answer_token_ids(self) -> list[int]:
         """All tokens of the answer so far, the last one too."""
-        return list(self._request.output_token_ids)
+        return list(self.request.output_token_ids)
 
     @property
     def residuals(self) -> Tensor:

@@ -21,6 +21,7 @@ from qwill.errors import QwillError, SettingError, UsageError
 from qwill.ops.observed import observing
 from qwill.request import Request
 from qwill.runner import ModelRunner, Runner
+from qwill.sampler import Sampler
 from qwill.scheduler import BlockCopy, Scheduled
 from qwill.system import available_memory
 from qwill.tracing.records import OpRecord, ShareRecord, StepRecord
@@ -75,7 +76,7 @@ class Trace:
         self.config = llm.config
         self.decode_bytes = llm.decode_bytes
         self.block_size = 0
-        self._llm = llm
+        self.llm = llm
         self._names: dict[Request, str] = {}
         self._left = max_bytes
         self._watcher: Watcher | None = None
@@ -111,7 +112,17 @@ class Trace:
                 logits: Tensor = model.lm_head(model.model.norm(x.to(weight.device, weight.dtype)))
                 return logits.float().cpu()
 
-        return self._llm.service.between_steps(apply).clone()
+        return self.llm.service.between_steps(apply).clone()
+
+    def new_sampler(self, request_id: str | None = None) -> Sampler:
+        """A sampler as a request had it before its first token, to ask it again what it would have done.
+
+        Raises:
+            SettingError: see `request`.
+            UsageError: the LLM was closed.
+        """
+        request = self.request(request_id).request
+        return self.llm.service.between_steps(lambda engine: engine.new_sampler(request))
 
     def begin(self, engine: Engine, wants: dict[str, bool]) -> Runner:
         """Watch this engine from now on. Returns the runner to put back."""
