@@ -8,6 +8,8 @@ structure_to_dict(structure)         as plain data, for JSON
 And a model at work, which loads torch when it is first asked for:
 
 trace(llm)                           a `with` block in which every op and step is noted -> Trace
+kv_cache(trace)                      whose block is which, step by step; shared ones, and prefixes found again
+roofline(trace)                      time and bytes per op, against what memory can do
 """
 
 from __future__ import annotations
@@ -22,10 +24,21 @@ from qwill.inspect.structure import Structure, structure
 
 if TYPE_CHECKING:
     from qwill.tracing import trace
+    from qwill.views.kv_cache import kv_cache
+    from qwill.views.roofline import roofline
 
-__all__ = ["Structure", "inspect_model", "render_structure", "structure", "structure_to_dict", "trace"]
+__all__ = [
+    "Structure",
+    "inspect_model",
+    "kv_cache",
+    "render_structure",
+    "roofline",
+    "structure",
+    "structure_to_dict",
+    "trace",
+]
 
-_HOME = {"trace": "qwill.tracing"}
+_HOME = {"trace": "qwill.tracing", "kv_cache": "qwill.views.kv_cache", "roofline": "qwill.views.roofline"}
 
 
 def __getattr__(name: str) -> Any:
