@@ -11,6 +11,8 @@ trace(llm)                           a `with` block in which every op and step i
 tokens(trace or llm, text)           a text's tokens with ids and bytes -> Tokens
 probabilities(trace)                 how probable each token was, what else could have come -> Probabilities
 logit_lens(trace)                    what each layer would say -> LogitLens
+kv_cache(trace)                      whose block is which, step by step; shared ones, and prefixes found again
+roofline(trace)                      time and bytes per op, against what memory can do
 """
 
 from __future__ import annotations
@@ -25,27 +27,28 @@ from qwill.inspect.structure import Structure, structure
 
 if TYPE_CHECKING:
     from qwill.tracing import trace
+    from qwill.views.kv_cache import kv_cache
     from qwill.views.logit_lens import logit_lens
     from qwill.views.probabilities import probabilities
+    from qwill.views.roofline import roofline
     from qwill.views.tokens import tokens
 
 __all__ = [
     "Structure",
     "inspect_model",
+    "kv_cache",
     "logit_lens",
     "probabilities",
     "render_structure",
+    "roofline",
     "structure",
     "structure_to_dict",
     "tokens",
     "trace",
 ]
 
-_HOME = {
-    "trace": "qwill.tracing",
-    "tokens": "qwill.views.tokens",
-    "probabilities": "qwill.views.probabilities",
-    "logit_lens": "qwill.views.logit_lens",
+_HOME = {"trace": "qwill.tracing"} | {
+    name: f"qwill.views.{name}" for name in ("kv_cache", "logit_lens", "probabilities", "roofline", "tokens")
 }
 
 
