@@ -75,7 +75,7 @@ class Trace:
         self.config = llm.config
         self.decode_bytes = llm.decode_bytes
         self.block_size = 0
-        self._llm = llm
+        self.llm = llm
         self._names: dict[Request, str] = {}
         self._left = max_bytes
         self._watcher: Watcher | None = None
@@ -111,7 +111,7 @@ class Trace:
                 logits: Tensor = model.lm_head(model.model.norm(x.to(weight.device, weight.dtype)))
                 return logits.float().cpu()
 
-        return self._llm.service.between_steps(apply).clone()
+        return self.llm.service.between_steps(apply).clone()
 
     def begin(self, engine: Engine, wants: dict[str, bool]) -> Runner:
         """Watch this engine from now on. Returns the runner to put back."""
