@@ -8,6 +8,9 @@ structure_to_dict(structure)         as plain data, for JSON
 And a model at work, which loads torch when it is first asked for:
 
 trace(llm)                           a `with` block in which every op and step is noted -> Trace
+attention(trace)                     what each head of each layer looks at -> Attention
+rotary(config)                       how fast each pair of a head's numbers turns -> Rotary
+weights(llm)                         every tensor's values, and the error of its number format -> Weights
 """
 
 from __future__ import annotations
@@ -22,10 +25,28 @@ from qwill.inspect.structure import Structure, structure
 
 if TYPE_CHECKING:
     from qwill.tracing import trace
+    from qwill.views.attention import attention
+    from qwill.views.rotary import rotary
+    from qwill.views.weights import weights
 
-__all__ = ["Structure", "inspect_model", "render_structure", "structure", "structure_to_dict", "trace"]
+__all__ = [
+    "Structure",
+    "attention",
+    "inspect_model",
+    "render_structure",
+    "rotary",
+    "structure",
+    "structure_to_dict",
+    "trace",
+    "weights",
+]
 
-_HOME = {"trace": "qwill.tracing"}
+_HOME = {
+    "trace": "qwill.tracing",
+    "attention": "qwill.views.attention",
+    "rotary": "qwill.views.rotary",
+    "weights": "qwill.views.weights",
+}
 
 
 def __getattr__(name: str) -> Any:
