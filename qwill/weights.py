@@ -27,7 +27,7 @@ from qwill.packing import Matrix, Packing, pack_tensor, packed_nbytes
 from qwill.quantization import PackedWeight, is_sensitive
 from qwill.system import available_memory
 
-__all__ = ["Target", "decode_bytes", "load_model", "parameter_targets", "weights_of"]
+__all__ = ["Target", "decode_bytes", "load_model", "parameter_targets", "rotated_heads", "weights_of"]
 
 PIECE = 1 << 22
 """Bytes of a file that are converted at a time."""
@@ -129,7 +129,7 @@ class _Source:
         start = 0
         for name in names:
             info = self.found[name]
-            self._fill(out[start : start + info.shape[0]], info, self._rotated_heads(name))
+            self._fill(out[start : start + info.shape[0]], info, self.rotated_heads(name))
             start += info.shape[0]
             self.checkpoint.release(info.name)
         return out
@@ -139,7 +139,7 @@ class _Source:
         parts = []
         for name in names:
             info = self.found[name]
-            matrix = Matrix(self.checkpoint, info, self._rotated_heads(name), self.is_sensitive(name))
+            matrix = Matrix(self.checkpoint, info, self.rotated_heads(name), self.is_sensitive(name))
             parts.append(pack_tensor(matrix, packing, self.advance))
             self.checkpoint.release(info.name)
         return PackedWeight(self.found[names[0]].shape[1], tuple(parts))
@@ -148,10 +148,9 @@ class _Source:
         """Whether a matrix keeps 8 bits where others get 4."""
         return is_sensitive(name, self.config.num_layers)
 
-    def _rotated_heads(self, name: str) -> int | None:
+    def rotated_heads(self, name: str) -> int | None:
         """The head_dim where a tensor's rows are in GGUF's rotary order."""
-        permuted = self.checkpoint.format == "gguf" and self.config.architecture in GGUF_ROTARY_PERMUTED
-        return self.config.head_dim if permuted and re.search(r"\.self_attn\.[qk]_proj\.", name) else None
+        return rotated_heads(self.checkpoint, self.config, name)
 
     def _fill(self, rows: Tensor, info: TensorInfo, rotated_heads: int | None) -> None:
         """Write a tensor into `rows`, some rows at a time so that temporaries stay small."""
@@ -184,6 +183,12 @@ class _Source:
                 hint="one of the two is wrong: set tie_word_embeddings to false in config.json if the head is its own",
             )
         self.advance(copy.nbytes)
+
+
+def rotated_heads(checkpoint: Checkpoint, config: ModelConfig, name: str) -> int | None:
+    """The head_dim where the rows of the tensor of this Hugging Face name are in GGUF's rotary order."""
+    permuted = checkpoint.format == "gguf" and config.architecture in GGUF_ROTARY_PERMUTED
+    return config.head_dim if permuted and re.search(r"\.self_attn\.[qk]_proj\.", name) else None
 
 
 def _pieces(raw: npt.NDArray[np.uint8], size: int = 1 << 24) -> Iterable[npt.NDArray[np.uint8]]:

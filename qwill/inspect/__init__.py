@@ -11,6 +11,9 @@ trace(llm)                           a `with` block in which every op and step i
 tokens(trace or llm, text)           a text's tokens with ids and bytes -> Tokens
 probabilities(trace)                 how probable each token was, what else could have come -> Probabilities
 logit_lens(trace)                    what each layer would say -> LogitLens
+attention(trace)                     what each head of each layer looks at -> Attention
+rotary(config)                       how fast each pair of a head's numbers turns -> Rotary
+weights(llm)                         every tensor's values, and the error of its number format -> Weights
 kv_cache(trace)                      whose block is which, step by step; shared ones, and prefixes found again
 roofline(trace)                      time and bytes per op, against what memory can do
 """
@@ -27,28 +30,35 @@ from qwill.inspect.structure import Structure, structure
 
 if TYPE_CHECKING:
     from qwill.tracing import trace
+    from qwill.views.attention import attention
     from qwill.views.kv_cache import kv_cache
     from qwill.views.logit_lens import logit_lens
     from qwill.views.probabilities import probabilities
     from qwill.views.roofline import roofline
+    from qwill.views.rotary import rotary
     from qwill.views.tokens import tokens
+    from qwill.views.weights import weights
 
 __all__ = [
     "Structure",
+    "attention",
     "inspect_model",
     "kv_cache",
     "logit_lens",
     "probabilities",
     "render_structure",
     "roofline",
+    "rotary",
     "structure",
     "structure_to_dict",
     "tokens",
     "trace",
+    "weights",
 ]
 
 _HOME = {"trace": "qwill.tracing"} | {
-    name: f"qwill.views.{name}" for name in ("kv_cache", "logit_lens", "probabilities", "roofline", "tokens")
+    name: f"qwill.views.{name}"
+    for name in ("attention", "kv_cache", "logit_lens", "probabilities", "roofline", "rotary", "tokens", "weights")
 }
 
 
