@@ -42,7 +42,7 @@ class About:
     chat_template: str
     special_tokens: dict[str, bool]
     end_of_turn: str
-    padding: str
+    end_of_text: str
 
 
 def write_gguf(path: Path, model: Any, tokenizer: Tokenizer, about: About) -> None:
@@ -92,7 +92,8 @@ def _write_tokenizer(writer: gguf.GGUFWriter, tokenizer: Tokenizer, about: About
     writer.add_token_types([kinds.get(token, gguf.TokenType.NORMAL) for token in tokens])
     writer.add_token_merges([" ".join(pair) for pair in merges])
     writer.add_eos_token_id(ids[about.end_of_turn])
-    writer.add_pad_token_id(ids[about.padding])
+    writer.add_bos_token_id(ids[about.end_of_text])  # as Qwen3's own files say; nothing puts it before a prompt
+    writer.add_pad_token_id(ids[about.end_of_text])
     writer.add_add_bos_token(False)
     writer.add_chat_template(about.chat_template)
 

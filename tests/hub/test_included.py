@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +82,14 @@ def test_a_damaged_installation_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(included, "_PACKAGE", tmp_path)
     with pytest.raises(ModelNotFoundError, match=r"its file is gone[\s\S]*install qwill again"):
         resolve("tiny")
+
+
+def test_a_wheel_takes_the_file_along() -> None:
+    """What builds wheels takes every file of the folders named here, but for those that git ignores."""
+    root = Path(qwill.__file__).parent.parent
+    wheel = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["scikit-build"]["wheel"]
+    assert wheel == {"packages": ["qwill"]}
+    rules = (root / ".gitignore").read_text(encoding="utf-8").split()
+    for model in included_models():
+        parts = model.path.relative_to(root).parts
+        assert not [rule for rule in rules for part in parts if fnmatch(part, rule.strip("/"))]

@@ -34,3 +34,11 @@ def test_a_damaged_value_is_named_and_the_exit_code_is_1(
     assert out.splitlines()[-1].startswith("BAD: ")
     assert main(["verify", str(copy), "--json", "-q"]) == 1
     assert json.loads(capsys.readouterr().out)["findings"][0]["level"] == "error"
+
+
+def test_the_file_inside_the_package_is_the_one_that_was_published(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", "tiny", "--json", "-q"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["ok"], record["files"], record["hashed"]) == (True, 1, 1)
