@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check clean setup
+.PHONY: help demo test check docs clean setup
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ check: setup  ## lint, format, types and the size rules; seconds
 	@$(BIN)/ruff format --check --quiet . || { echo "check: format differs; run $(BIN)/ruff format ." >&2; exit 1; }
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/python -m scripts.size
+
+docs: setup  ## build the documentation as a site in build/site; its links are checked
+	@$(BIN)/python -m scripts.site
 
 setup:  ## make .venv and install qwill into it (the other targets do this by themselves)
 	@$(PYTHON) scripts/setup.py

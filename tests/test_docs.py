@@ -239,6 +239,26 @@ def test_a_name_that_does_not_exist_is_found() -> None:
     assert missing_names(text) == ["qwill.gone", "qwill.request.Request.nothing"]
 
 
+def flags(text: str) -> set[str]:
+    """Flags in backquotes, in the last column of a page's tables: there stand our own names."""
+    rows = [line.rstrip().rstrip("|").rpartition("|")[2] for line in text.splitlines() if line.startswith("|")]
+    code = " ".join(code for row in rows for code in re.findall(r"`([^`]*)`", row))
+    return set(re.findall(r"(?<!\S)--?[a-z][\w-]*", code))
+
+
+def test_the_flags_that_other_programs_flags_are_translated_to_exist() -> None:
+    reference = [(ROOT / "docs" / "reference" / name).read_text(encoding="utf-8") for name in ("cli.md", "settings.md")]
+    fields = {"--" + name.replace("_", "-") for name in re.findall(r"^\| `(\w+)`", reference[1], re.MULTILINE)}
+    known = {flag for text in reference for flag in re.findall(r"(?<=`)--?[a-z][\w-]*(?=`)", text)} | fields
+    assert flags((ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")) - known == set()
+
+
+def test_a_flag_on_our_side_of_a_table_is_found() -> None:
+    assert flags("| `--theirs -t` | `--ours`, `qwill x --two-words FILE -i a-b` |\n`--prose`") == {
+        *("--ours", "--two-words", "-i")
+    }
+
+
 PAGE = """# A page
 <!-- not run: needs a GPU -->
 ```python

@@ -278,19 +278,22 @@ def _default(owner: type[Any], name: str) -> Any:
 
 
 def _help(owner: type[Any], name: str, about: Setting) -> str:
-    facts = [f"{_range(about)}{' ' + about.unit if about.unit else ''}"] if about.choices or about.unit else []
+    facts = [f"{_range(about)} {about.unit}".strip()] if about.choices or about.unit else []
     if not facts and about.low is not None:
         facts.append(_range(about))
     default = _default(owner, name)
     if isinstance(default, bool):
         facts += ["default on"] if default else []
     elif default is not None and default != ():
-        facts.append(f"default {default:g}" if isinstance(default, float) else f"default {default}")
+        several = default if isinstance(default, tuple) else (default,)
+        facts.append("default " + ", ".join(f"{one:g}" if isinstance(one, float) else str(one) for one in several))
     return about.help + (f" [{'; '.join(facts)}]" if facts else "")
 
 
 def _range(about: Setting) -> str:
     """What is allowed; a bound that is only there to catch nonsense is not worth reading."""
+    if not about.choices and about.low is None and about.high is None:
+        return ""
     if about.high is not None and about.high >= NO_REAL_BOUND:
         return f"{about.low:g} or more"
     return about.allowed().removeprefix("one of ")

@@ -10,6 +10,7 @@ from cyclopts import App
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qwill.bench.prefill import PrefillSettings
 from qwill.cli.flags import (
     FETCHING,
     NOT_ON_THE_COMMAND_LINE,
@@ -55,6 +56,21 @@ def test_every_field_is_a_flag_with_the_help_text_of_its_setting(
         if name not in NOT_ON_THE_COMMAND_LINE:
             assert all(alias in page for alias in about.aliases)
             assert about.help.split()[0] in page
+
+
+Lengths = flags_of(PrefillSettings)
+
+
+def measure(*, given: Lengths | None = None) -> None:  # type: ignore[valid-type]
+    """A command whose flags have no bounds."""
+
+
+def test_several_values_of_any_size_are_told_by_their_unit_and_default(capsys: pytest.CaptureFixture[str]) -> None:
+    app = App(version_flags=(), help_format="plaintext")
+    app.default(measure)
+    app(["--help"], result_action="return_value")
+    page = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "lengths of the prompts [tokens; default 512, 2048]" in page
 
 
 def test_only_what_was_given_is_passed_on() -> None:

@@ -18,12 +18,10 @@ from qwill.cli.flags import FLAG_OWNERS, DoctorFlags, flags_of
 from qwill.cli.layers import PREFIX, Layer, known_keys, read_layers
 from qwill.cli.paths import config_files, state_folder
 from qwill.cli.terminal import harmless, print_json, print_table
+from qwill.cli.variables import VARIABLES
 from qwill.errors import QwillError
 
 __all__ = ["effective_settings", "register", "report"]
-
-OTHER_VARIABLES = ("QWILL_HOME",)
-"""Variables of ours that are no flags."""
 
 Section = dict[str, str | int | float | list[str] | None]
 
@@ -68,7 +66,7 @@ def effective_settings(layers: list[Layer]) -> list[tuple[str, str, str]]:
         layer = next((layer for layer in layers if key in layer.values), None)
         value = layer.values[key] if layer else defaults.get(key)
         rows.append((key, "" if value is None else str(value), layer.source if layer else "built-in"))
-    known = {PREFIX + key.upper() for key in known_keys()} | set(OTHER_VARIABLES)
+    known = {PREFIX + key.upper() for key in known_keys()} | set(VARIABLES)
     unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
     return rows + [(name, os.environ[name], "environment: no such setting") for name in unknown]
 

@@ -74,6 +74,7 @@ def test_every_setting_is_listed_with_its_source(
     (home / "qwill.toml").write_text("threads = 2")
     monkeypatch.setenv("QWILL_SEED", "7")
     monkeypatch.setenv("QWILL_TEMPRATURE", "1")
+    monkeypatch.setenv("QWILL_OPS", "native")
     assert main(["doctor", "--config", "--json"]) == 0
     rows = {row["key"]: (row["value"], row["source"]) for row in json.loads(capsys.readouterr().out)}
     assert set(known_keys()) <= set(rows)
@@ -81,6 +82,7 @@ def test_every_setting_is_listed_with_its_source(
     assert rows["seed"] == ("7", "environment")
     assert rows["top_p"] == ("1.0", "built-in")
     assert "no such setting" in rows["QWILL_TEMPRATURE"][1]
+    assert "QWILL_OPS" not in rows
     assert main(["doctor", "--config"]) == 0
     assert "temperature" in capsys.readouterr().out
 
