@@ -40,7 +40,7 @@ nitpicky = True
 
 def pages() -> list[Path]:
     """Every page of ours, in Markdown."""
-    outside = [*ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md"]
+    outside = [*ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob("notebooks/*.md")]
     return sorted([*outside, *(ROOT / "docs").rglob("*.md")])
 
 
@@ -54,7 +54,7 @@ def linked_sources() -> Iterator[Path]:
 
 
 include_patterns = sorted({path.relative_to(ROOT).as_posix() for path in [*pages(), *linked_sources()]})
-exclude_patterns = [".*", "build", "dist", "notebooks", "tests/data", "**/__pycache__"]
+exclude_patterns = [".*", "build", "dist", "notebooks/*/*", "tests/data", "**/__pycache__"]
 
 
 class SourceParser(Parser):
