@@ -13,6 +13,7 @@ from typing import Any
 
 from docutils import nodes
 from docutils.parsers import Parser
+from sphinx.addnodes import pending_xref
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\(([^)\s#:]+)(?:#[^)\s]*)?\)")
@@ -87,8 +88,16 @@ def add_contents(_app: Any, docname: str, source: list[str]) -> None:
             source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n{listed}\n```\n"
 
 
+def show_folders_as_text(_app: Any, page: nodes.document) -> None:
+    """A link to a folder leads somewhere on GitHub only; the site shows its text."""
+    here = Path(page["source"]).parent
+    for link in [link for link in page.findall(pending_xref) if (here / link["reftarget"]).is_dir()]:
+        link.replace_self(link.children)
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Called by Sphinx."""
     app.add_source_parser(SourceParser)
     app.connect("source-read", add_contents)
+    app.connect("doctree-read", show_folders_as_text)
     return {"parallel_read_safe": True}
