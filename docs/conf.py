@@ -13,6 +13,7 @@ from typing import Any
 
 from docutils import nodes
 from docutils.parsers import Parser
+from sphinx.addnodes import pending_xref
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\(([^)\s#:]+)(?:#[^)\s]*)?\)")
@@ -40,7 +41,7 @@ nitpicky = True
 
 def pages() -> list[Path]:
     """Every page of ours, in Markdown."""
-    outside = [*ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md"]
+    outside = [*ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob("notebooks/*.md")]
     return sorted([*outside, *(ROOT / "docs").rglob("*.md")])
 
 
@@ -54,7 +55,7 @@ def linked_sources() -> Iterator[Path]:
 
 
 include_patterns = sorted({path.relative_to(ROOT).as_posix() for path in [*pages(), *linked_sources()]})
-exclude_patterns = [".*", "build", "dist", "notebooks", "tests/data", "**/__pycache__"]
+exclude_patterns = [".*", "build", "dist", "notebooks/*/*", "tests/data", "**/__pycache__"]
 
 
 class SourceParser(Parser):
@@ -87,8 +88,16 @@ def add_contents(_app: Any, docname: str, source: list[str]) -> None:
             source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n{listed}\n```\n"
 
 
+def show_folders_as_text(_app: Any, page: nodes.document) -> None:
+    """A link to a folder leads somewhere on GitHub only; the site shows its text."""
+    here = Path(page["source"]).parent
+    for link in [link for link in page.findall(pending_xref) if (here / link["reftarget"]).is_dir()]:
+        link.replace_self(link.children)
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Called by Sphinx."""
     app.add_source_parser(SourceParser)
     app.connect("source-read", add_contents)
+    app.connect("doctree-read", show_folders_as_text)
     return {"parallel_read_safe": True}

@@ -13,6 +13,7 @@ VARIABLES: dict[str, str] = {
     "QWILL_OPS": "native or reference: which implementation of the ops runs; by default native where it was built",
     "QWILL_ISA": "instruction set of the native kernels: avx512, avx2_vnni, avx2 or baseline; by default the best one",
     "QWILL_FAULT": "makes one request fail on purpose, as a test that others do not notice: model:REQUEST, sample:#3",
+    "QWILL_NOTEBOOK_MODEL": "the model that the notebooks run on; by default tiny, which is in the package",
     "OMP_NUM_THREADS": "threads of PyTorch's own pool, where --threads is not given",
     "HF_HOME": "huggingface_hub's folder, whose hub/ is the cache of models",
     "HF_HUB_CACHE": "the cache itself, wherever it is",
