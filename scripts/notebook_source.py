@@ -25,8 +25,6 @@ __all__ = ["LANGUAGES", "Code", "NotebookError", "Source", "Text", "parse", "rea
 
 LANGUAGES = ("en", "zh")
 MAX_CELL_LINES = 40
-MAX_CODE_WIDTH = 100
-"""Wider code needs a scroll bar on the pages where notebooks are read."""
 
 TITLE = re.compile(r"# (\d\d) (.+) \| (.+)")
 MARKER = re.compile(r"<!-- (\w+) -->")
@@ -166,9 +164,6 @@ def _code(piece: _Piece, path: Path) -> Code:
     lines = piece.text.splitlines()
     if len(lines) > MAX_CELL_LINES:
         raise _error(path, piece.line, f"the cell has {len(lines)} lines, at most {MAX_CELL_LINES}")
-    for number, line in enumerate(lines, start=piece.line + 1):
-        if len(line) > MAX_CODE_WIDTH:
-            raise _error(path, number, f"{len(line)} characters, at most {MAX_CODE_WIDTH} in a cell")
     return Code(piece.line, piece.text)
 
 

@@ -2,6 +2,7 @@
 
     python -m scripts.notebooks                   build all of notebooks/source into notebooks/en and notebooks/zh
     python -m scripts.notebooks 05-kv-cache …     build some
+    python -m scripts.notebooks --text            build, but keep the outputs, where only texts have changed; seconds
     python -m scripts.notebooks --check           do the notebooks have the cells of their sources, and outputs? seconds
     python -m scripts.notebooks --model NAME      run the code with another model; do its asserts hold? writes nothing
 
@@ -31,22 +32,22 @@ from scripts.notebook_source import LANGUAGES, Code, NotebookError, Source, Text
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "notebooks"
-CELL_SECONDS = 120
+CELL_SECONDS = 600
 MAX_OUTPUT = 150_000
 """Characters of one cell's outputs; a picture of 30 KB is 40,000 of them."""
 
 READMES = {"en": "README.md", "zh": "README.zh-CN.md"}
 HEADS = {
     "en": (
-        "*One of the qwill notebooks: [all of them](../README.md), [this one in Chinese](../zh/{name}.ipynb). To run "
+        "> One of the qwill notebooks: [all of them](../README.md), [this one in Chinese](../zh/{name}.ipynb). To run "
         "it: `pip install 'qwill[notebooks]'`, then open it in Jupyter. It needs no network: the model is `tiny`, a "
         "toy Qwen3 inside the package, and so the outputs below are the toy's. With "
-        "`QWILL_NOTEBOOK_MODEL=qwen3-0.6b` in the environment it fetches and runs the real one.*"
+        "`QWILL_NOTEBOOK_MODEL=qwen3-0.6b` in the environment it fetches and runs the real one."
     ),
     "zh": (
-        "*qwill 系列 notebook 之一：[全部目录](../README.zh-CN.md)，[英文版](../en/{name}.ipynb)。要运行它："
+        "> qwill 系列 notebook 之一：[全部目录](../README.zh-CN.md)，[英文版](../en/{name}.ipynb)。要运行它："
         "`pip install 'qwill[notebooks]'`，然后用 Jupyter 打开。不需要网络：所用模型是包里自带的玩具 Qwen3，名叫 "
-        "`tiny`，下面的输出也都来自它。设置环境变量 `QWILL_NOTEBOOK_MODEL=qwen3-0.6b`，就会下载并运行真正的模型。*"
+        "`tiny`，下面的输出也都来自它。设置环境变量 `QWILL_NOTEBOOK_MODEL=qwen3-0.6b`，就会下载并运行真正的模型。"
     ),
 }
 INDEXES = {
@@ -60,13 +61,13 @@ They were executed offline on `tiny`, a toy Qwen3 that is part of the package; w
 they run on the real one. They have not been run on the real Qwen3-0.6B yet: its weights could not be had where they
 were built. They are made from [one source for both languages](source) by `python -m scripts.notebooks`.
 
-| | Notebook | What it shows |
+| | Notebook | What it does |
 |---|---|---|
 """,
     "zh": """# Notebook 目录
 
 每一篇用几格短短的 PyTorch 代码，亲手重建一个想法，然后用断言证明：结果与 qwill 这个包算出来的相等。途中还会看到，
-“差一点就对”的写法错在哪里。可以直接在这里读，也可以自己运行：`pip install 'qwill[notebooks]'`。[English](README.md)
+“差一点就对”的写法会怎样出错。可以直接在这里读，也可以自己运行：`pip install 'qwill[notebooks]'`。[English](README.md)
 
 它们是离线执行的，用的是包里自带的玩具 Qwen3，名叫 `tiny`；设置 `QWILL_NOTEBOOK_MODEL=qwen3-0.6b` 就会换成真正的模型。
 构建这些 notebook 的机器拿不到 Qwen3-0.6B 的权重，所以没有在真模型上跑过。两种语言出自[同一份源文件](source)，由
@@ -87,6 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help="such as 05-kv-cache; by default all")
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--check", action="store_true", help="only compare the notebooks with their sources")
+    action.add_argument("--text", action="store_true", help="only bring the texts up to date, and keep the outputs")
     action.add_argument("--model", help="only run the code, with this model")
     options = parser.parse_args(arguments)
     try:
@@ -96,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1 if problems else 0
         for source in chosen(read_sources(FOLDER), options.names):
             print(f"notebooks: {source.name}", flush=True)
-            outputs = run(source, model=options.model)
+            outputs = kept(source, FOLDER) if options.text else run(source, model=options.model)
             if not options.model:
                 write(source, outputs, FOLDER)
         write_indexes(FOLDER)
@@ -161,7 +163,7 @@ def run(source: Source, *, model: str | None = None) -> list[list[Output]]:
             client.execute(env=environment(folder, model), cleanup_kc=True)
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
             raise NotebookError(_failure(source, notebook, error)) from None
-        cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        cells = _code_cells(notebook)
         outputs = [[clean(output) for output in cell.outputs] for cell in cells]
         for code, shown in zip(_codes(source), outputs, strict=True):
             for problem in unfit(shown, [folder, str(Path.home()), str(ROOT), sys.prefix]):
@@ -169,16 +171,31 @@ def run(source: Source, *, model: str | None = None) -> list[list[Output]]:
     return outputs
 
 
+def kept(source: Source, folder: Path) -> list[list[Output]]:
+    """The outputs of a notebook whose code is still that of its source.
+
+    Raises:
+        NotebookError: its code is another; it must run.
+    """
+    path = folder / LANGUAGES[0] / f"{source.name}.ipynb"
+    cells = _code_cells(nbformat.read(path, as_version=4)) if path.is_file() else []  # type: ignore[no-untyped-call]
+    if [cell.source for cell in cells] != [code.python for code in _codes(source)]:
+        raise NotebookError(f"{source.name}: the code has changed; build it without --text")
+    return [list(cell.outputs) for cell in cells]
+
+
 def environment(folder: str, model: str | None) -> dict[str, str]:
     """The kernel's environment: nothing of the user's IPython, and no network for the model of the package."""
     kept = {name: value for name, value in os.environ.items() if name != "QWILL_NOTEBOOK_MODEL"}
     own = {"QWILL_NOTEBOOK_MODEL": model} if model else {"QWILL_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
-    return {**kept, **own, "IPYTHONDIR": f"{folder}/.ipython", "TOKENIZERS_PARALLELISM": "false"}
+    quiet = {"TQDM_DISABLE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    quiet["PYTHONWARNINGS"] = "ignore:IProgress not found"  # tqdm, of ipywidgets that are not installed
+    return {**kept, **own, **quiet, "IPYTHONDIR": f"{folder}/.ipython"}
 
 
 def _failure(source: Source, notebook: Any, error: Exception) -> str:
     """Which cell failed: the first that shows an error, or the one that was running when the kernel was lost."""
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    cells = _code_cells(notebook)
     failed = [i for i, cell in enumerate(cells) if any(o.output_type == "error" for o in cell.outputs)]
     ran = [i for i, cell in enumerate(cells) if cell.execution_count is not None]
     line = _codes(source)[failed[0] if failed else min(len(ran), len(cells) - 1)].line
@@ -201,8 +218,9 @@ def clean(output: Output) -> Output:
 def unfit(outputs: Sequence[Output], machine: Sequence[str]) -> Iterator[str]:
     """What is wrong with the outputs of a cell; `machine` are paths that mean nothing to anybody else."""
     text = json.dumps(outputs, ensure_ascii=False)
-    if any(output.get("name") == "stderr" for output in outputs):
-        yield f"writes to stderr: {text:.300}"
+    for output in outputs:
+        if output.get("name") == "stderr":
+            yield f"writes to stderr: {output['text']:.300}"
     if "\\u001b" in text:
         yield "writes terminal colours"
     if any(path in text for path in machine):
@@ -304,7 +322,7 @@ def _problems_of(source: Source, folder: Path) -> Iterator[str]:
 def outputs_of(path: Path) -> list[list[Output]]:
     """The outputs of each code cell of a notebook file."""
     notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    return [list(cell.outputs) for cell in notebook.cells if cell.cell_type == "code"]
+    return [list(cell.outputs) for cell in _code_cells(notebook)]
 
 
 def prints(python: str) -> bool:
@@ -317,6 +335,10 @@ def prints(python: str) -> bool:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             waiting += ast.iter_child_nodes(node)
     return False
+
+
+def _code_cells(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def _codes(source: Source) -> list[Code]:

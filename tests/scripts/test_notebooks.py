@@ -156,6 +156,12 @@ def test_a_change_that_was_not_built_is_found(folder: Path, file: str, old: str,
     assert any(problem.startswith(found) for problem in notebooks.find_problems(folder))
 
 
+def test_outputs_are_kept_where_only_texts_have_changed(folder: Path) -> None:
+    assert notebooks.kept(source("print(1)", text=TEXT.replace("English", "Better")), folder) == SHOWN
+    with pytest.raises(NotebookError, match="05-cache: the code has changed; build it without --text"):
+        notebooks.kept(source("print(2)"), folder)
+
+
 def test_a_missing_notebook_and_one_without_a_source_are_found(folder: Path) -> None:
     (folder / "zh" / "05-cache.ipynb").rename(folder / "zh" / "09-gone.ipynb")
     assert notebooks.find_problems(folder) == [
