@@ -17,8 +17,9 @@ from qwill.errors import CapacityError, SettingError
 from qwill.tracing import Trace
 from qwill.views.attention_numbers import KINDS, STRONGEST, TracedAttention, packed, small_maps, strongest, summaries
 from qwill.views.attention_parts import AttentionHead, AttentionLayer, levels_of, show_levels
+from qwill.views.see_through import SeeThrough
 from qwill.views.token_texts import token_text
-from qwill.views.view import View, new_figure
+from qwill.views.view import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +50,7 @@ def attention(seen: Trace, *, request_id: str | None = None) -> Attention:
 
 
 @dataclass(frozen=True)
-class Attention(TracedAttention, View):
+class Attention(TracedAttention, SeeThrough):
     """Attention of all heads of all layers. `layer(l)` and `head(l, h)` are larger pictures of a part.
 
     `data()`, for N tokens of which the last T were computed, and G = N up to 128 tokens, else 64:
@@ -129,7 +130,7 @@ class Attention(TracedAttention, View):
         """See `View.figure`: every head of every layer as a small picture."""
         layers, heads = self.config.num_layers, self.config.num_heads
         size = min(THUMB, len(self.texts))
-        inch = min(max(6.5 / heads, 0.2), 0.7)
+        inch = min(max(min(6.5 / heads, 14 / layers), 0.2), 0.7)
         per_group = self.config.heads_per_kv
         lefts = [(size + 3) * head + 8 * (head // per_group) for head in range(heads)]
         tops = [(size + 3) * layer for layer in range(layers)]
@@ -144,12 +145,13 @@ class Attention(TracedAttention, View):
                 canvas[top : top + size, left : left + size] = maps[head]
                 if summary.kind:
                     letter, place = summary.kind[0].upper(), (left + 0.95 * size, top + 0.05 * size)
-                    axes.text(*place, letter, ha="right", va="top", fontsize=14 * inch, weight="bold")
+                    letters = axes.text(*place, letter, ha="right", va="top", fontsize=14 * inch, weight="bold")
+                    letters.set_in_layout(False)
         show_levels(axes, canvas)
         middle = (size - 1) / 2
         axes.set_yticks([top + middle for top in tops], [str(layer) for layer in range(layers)])
         axes.set_xticks([left + middle for left in lefts], [_head_label(head, per_group) for head in range(heads)])
-        axes.tick_params(length=0, labelsize=7)
+        axes.tick_params(length=0, labelsize=7, labeltop=True)
         axes.set(xlabel="query head, and below the key-value head of its block", ylabel="layer")
         axes.spines[:].set_visible(False)
         return figure

@@ -19,7 +19,8 @@ from qwill.views.attention_numbers import (
 )
 from qwill.views.lettering import drawable, lettering, shorten
 from qwill.views.markup import STYLE, escape
-from qwill.views.view import View, new_figure
+from qwill.views.see_through import SeeThrough
+from qwill.views.view import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,12 +28,18 @@ if TYPE_CHECKING:
 
 __all__ = ["AttentionHead", "AttentionLayer", "levels_of", "show_levels"]
 
+SQUARES = 128
+"""Squares on a side of a head's picture among those of its layer, at most."""
+
+BLOCKS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+"""Colours of frames: heads of one key-value head have the same (Okabe and Ito's, which everyone can tell apart)."""
+
 LABELS = 48
 """Up to so many tokens a big map has their texts at its sides."""
 
 
 @dataclass(frozen=True)
-class AttentionLayer(View):
+class AttentionLayer(SeeThrough):
     """All heads of one layer. `data()` has, besides "layer", `data()` of `Attention` for this layer alone: "texts",
     "grid", "map" (one of its "maps") and "summary" (one of its rows).
     """
@@ -65,25 +72,26 @@ class AttentionLayer(View):
     def figure(self) -> Figure:
         """See `View.figure`."""
         config, weights = self.source.config, self.source.weights(self.layer)
-        per_group = config.heads_per_kv
+        per_group, texts = config.heads_per_kv, self.source.texts
         columns = per_group * max(1, min(config.num_kv_heads, 7 // per_group))
         rows = -(-config.num_heads // columns)
-        figure = new_figure(min(1.65 * columns, 12), 2.1 * min(1.65, 12 / columns) / 1.65 * rows)
-        grid = min(len(self.source.texts), 128)
-        maps, sums = levels_of(small_maps(weights, grid)), summaries(weights)
-        extent = (-0.5, len(self.source.texts) - 0.5, len(self.source.texts) - 0.5, -0.5)
-        for head, axes in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
+        inch = min(1.65, 12 / columns)
+        figure = new_figure(inch * columns, 1.25 * inch * rows)
+        maps, sums = levels_of(small_maps(weights, min(len(texts), SQUARES))), summaries(weights)
+        grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+        for head, axes in enumerate(grid.flat):
             if head >= config.num_heads:
                 axes.axis("off")
                 continue
-            show_levels(axes, maps[head], extent)
-            axes.tick_params(labelsize=6, length=2)
-            axes.set_title(_head_title(head, per_group, sums[head]), fontsize=7)
+            show_levels(axes, maps[head], len(texts))
+            axes.tick_params(labelsize=6, length=2, labelbottom=head + columns >= config.num_heads)
+            axes.set_title(_head_title(head, per_group, sums[head]), fontsize=6)
+            axes.spines[:].set(color=BLOCKS[head // per_group % len(BLOCKS)], linewidth=1.5)
         return figure
 
 
 @dataclass(frozen=True)
-class AttentionHead(View):
+class AttentionHead(SeeThrough):
     """One head, and the keys that one of its queries looks at most.
 
     `data()`: "layer", "head", "kv_head", "texts", "grid", "map" (base64(zlib(uint8 (G, G))) as in `Attention`),
@@ -157,12 +165,12 @@ class AttentionHead(View):
         head = "<tr><th>position</th><th>token</th><th>weight</th></tr>"
         query = f"What position {self.position} {escape(texts[self.position])} looks at most"
         table = f'<table class="qv"><caption style="text-align:left">{query}</caption>{head}{rows}</table>'
-        return self._framed(STYLE + self.svg() + table)
+        return self._framed(STYLE + self.drawing() + table)
 
     def _draw_map(self, axes: Axes) -> None:
         texts = self.source.texts
-        levels = levels_of(small_maps(self.weights()[None], min(len(texts), 512)))[0]
-        show_levels(axes, levels, (-0.5, len(texts) - 0.5, len(texts) - 0.5, -0.5))
+        levels = levels_of(small_maps(self.weights()[None], min(len(texts), 4 * SQUARES)))[0]
+        show_levels(axes, levels, len(texts))
         axes.axhline(self.position, color="#D55E00", linewidth=0.7)
         axes.set(xlabel="is looked at", ylabel="looks")
         if len(texts) <= LABELS:
@@ -171,14 +179,18 @@ class AttentionHead(View):
             axes.set_yticks(range(len(texts)), labels, fontsize=7, **lettering())
 
     def _draw_scores(self, axes: Axes) -> None:
-        before, after = (side[self.number] for side in self.source.scores(self.layer, self.position))
+        before, after = (side[self.number].numpy() for side in self.source.scores(self.layer, self.position))
         axes.plot(before, "--", linewidth=1, color="#E69F00", label="before the rotation")
-        axes.plot(after, linewidth=1.2, color="#0072B2", label="after it: softmax of these is the attention")
+        axes.plot(after, linewidth=1.2, color="#0072B2", label="after it (its softmax is the attention)")
         for place, weight in self.top()[:3]:
+            axes.plot(place, after[place], "o", markersize=4, color="#0072B2")
             text = f"{place} {drawable(shorten(self.source.texts[place], 12))} {weight:.0%}"
-            axes.annotate(text, (place, float(after[place])), fontsize=7, **lettering())
+            side, shift = ("left", 5) if place <= self.position / 2 else ("right", -5)
+            style = {"textcoords": "offset points", "ha": side, "fontsize": 7, **lettering()}
+            axes.annotate(text, (place, float(after[place])), (shift, 4), **style)
         axes.set(xlabel="key", ylabel="q·k / √D", title=f"scores of position {self.position}")
-        axes.legend(fontsize=7)
+        axes.margins(y=0.12)
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, frameon=False)
         axes.grid(alpha=0.3)
 
 
@@ -189,12 +201,13 @@ def levels_of(maps: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
     return levels
 
 
-def show_levels(axes: Axes, levels: Any, extent: tuple[float, float, float, float] | None = None) -> None:
-    """Draw levels 0 … 1 as squares."""
+def show_levels(axes: Axes, levels: Any, tokens: int | None = None) -> None:
+    """Draw levels 0 … 1 as squares; with `tokens`, so that the axes count these, however many share a square."""
+    extent = None if tokens is None else (-0.5, tokens - 0.5, tokens - 0.5, -0.5)
     axes.imshow(levels, cmap="viridis", vmin=0, vmax=1, interpolation="none", extent=extent)
 
 
 def _head_title(head: int, per_group: int, summary: HeadSummary) -> str:
-    name = f" · {summary.kind}" if summary.kind else ""
     numbers = f"first {summary.first_token:.0%}, before {summary.previous_token:.0%}, {summary.entropy:.1f} bits"
+    name = f" · {summary.kind.removesuffix(' head')}" if summary.kind else ""
     return f"head {head} · KV {head // per_group}{name}\n{numbers}"

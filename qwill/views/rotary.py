@@ -16,7 +16,8 @@ from torch import Tensor
 from qwill.config import ModelConfig
 from qwill.errors import SettingError
 from qwill.models.layers import inverse_frequencies
-from qwill.views.view import View, new_figure
+from qwill.views.see_through import SeeThrough
+from qwill.views.view import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +45,7 @@ def rotary(config: ModelConfig, positions: int = 512) -> Rotary:
 
 
 @dataclass(frozen=True)
-class Rotary(View):
+class Rotary(SeeThrough):
     """How fast each pair turns, its angle over the positions, and the likeness that is left at each distance.
 
     `data()`, with P = D / 2 pairs:
@@ -114,7 +115,7 @@ class Rotary(View):
 
     def _draw_cosines(self, axes: Axes) -> None:
         shown = torch.linspace(0, self.positions - 1, min(self.positions, COLUMNS), dtype=torch.float64).round()
-        cosines = torch.cos(self.inv_freq.double()[:, None] * shown)
+        cosines = torch.cos(self.inv_freq.double()[:, None] * shown).numpy()
         pairs = len(cosines)
         extent = (-0.5, self.positions - 0.5, pairs - 0.5, -0.5)
         image = axes.imshow(
@@ -124,7 +125,7 @@ class Rotary(View):
         axes.figure.colorbar(image, ax=axes, ticks=[-1, 0, 1], pad=0.01)
 
     def _draw_wavelengths(self, axes: Axes) -> None:
-        waves = 2 * math.pi / self.inv_freq.double()
+        waves = 2 * math.pi / self.inv_freq.double().numpy()
         axes.semilogy(range(len(waves)), waves, "o", markersize=3, color="#0072B2")
         context = self.config.max_position_embeddings
         for length, text, style in ((self.positions, "shown here", ":"), (context, "the model's context", "--")):
@@ -134,7 +135,7 @@ class Rotary(View):
         axes.grid(alpha=0.3)
 
     def _draw_similarity(self, axes: Axes) -> None:
-        axes.plot(self.similarity(), linewidth=1.2, color="#0072B2")
+        axes.plot(self.similarity().numpy(), linewidth=1.2, color="#0072B2")
         axes.axhline(0, color="0.5", linewidth=0.8)
         axes.set(xlabel="distance in tokens", ylabel="mean cosine of all pairs", title="likeness of two equal vectors")
         axes.grid(alpha=0.3)

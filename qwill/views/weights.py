@@ -23,7 +23,9 @@ from qwill.checkpoint_values import half_split_order, values_of_rows
 from qwill.errors import SettingError, WeightsError
 from qwill.formats import Checkpoint, TensorInfo, open_checkpoint
 from qwill.quantization import PANEL_ROWS, PackedPart, PackedWeight, unpacked_rows
-from qwill.views.view import View, new_figure
+from qwill.views.markup import STYLE, escape
+from qwill.views.see_through import BLACK, WHITE, SeeThrough
+from qwill.views.view import new_figure
 from qwill.weights import Target, parameter_targets, rotated_heads
 
 if TYPE_CHECKING:
@@ -220,7 +222,7 @@ def _statistics(name: str, held: _Held, sample: tuple[Tensor, Tensor, int], info
 
 
 @dataclass(frozen=True)
-class Weights(View):
+class Weights(SeeThrough):
     """Every tensor of a model. `tensor(name)` is a larger picture of one.
 
     `data()`: {"model", "tensors": [...]}, in the order of the model, each with
@@ -259,13 +261,25 @@ class Weights(View):
         """See the class."""
         return {"model": self.model, "tensors": [tensor.data() for tensor in self.tensors]}
 
+    def _repr_html_(self) -> str:
+        """The drawing and, for each kind of tensor, a line of a table."""
+        kinds: dict[str, list[TensorStatistics]] = {}
+        for tensor in self.tensors:
+            kinds.setdefault(re.sub(r"^model\.(layers\.\d+\.)?", "", tensor.name), []).append(tensor)
+        heads = ("tensor", "how many", "in the file", "in memory", "MB", "bits a weight", "std", "error (rms)")
+        lines = [_line(kind, tensors) for kind, tensors in kinds.items()]
+        rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
+        head = "".join(f"<th>{name}</th>" for name in heads)
+        return self._framed(f'{STYLE}{self.drawing()}<table class="qv"><tr>{head}</tr>{rows}</table>')
+
     def figure(self) -> Figure:
         """See `View.figure`: bits, spread and error of every matrix, by layer."""
         matrices = [tensor for tensor in self.tensors if len(tensor.shape) == 2]
         rows = list(dict.fromkeys(_module(tensor) for tensor in matrices))
         layers = 1 + max(_layer(tensor) or 0 for tensor in matrices)
-        figure = new_figure(2 + 0.3 * max(layers, 12), 0.7 + len(MEASURES) * (0.2 * len(rows) + 0.5))
-        for axes, (title, number) in zip(figure.subplots(len(MEASURES), 1), MEASURES.items(), strict=True):
+        shown = {title: number for title, number in MEASURES.items() if any(map(number, matrices))}
+        figure = new_figure(2 + 0.3 * max(layers, 12), 0.7 + len(shown) * (0.2 * len(rows) + 0.5))
+        for axes, (title, number) in zip(figure.subplots(len(shown), 1), shown.items(), strict=True):
             values = np.full((len(rows), layers), np.nan)
             for tensor in matrices:
                 layer = _layer(tensor)
@@ -279,12 +293,33 @@ class Weights(View):
         return figure
 
 
+def _line(kind: str, tensors: list[TensorStatistics]) -> list[str]:
+    """What the tensors of one kind have in common, as the cells of a row."""
+    nbytes = sum(tensor.nbytes for tensor in tensors)
+    values = sum(math.prod(tensor.shape) for tensor in tensors)
+    return [
+        kind,
+        str(len(tensors)),
+        ", ".join(sorted({tensor.stored for tensor in tensors})),
+        ", ".join(sorted({tensor.format for tensor in tensors})),
+        f"{nbytes / 1e6:.3g}",
+        f"{8 * nbytes / values:.3g}",
+        _range([tensor.std for tensor in tensors], "{:.2g}"),
+        _range([tensor.relative_rms for tensor in tensors], "{:.2%}"),
+    ]
+
+
+def _range(values: list[float], form: str) -> str:
+    low, high = form.format(min(values)), form.format(max(values))
+    return low if low == high else f"{low} … {high}"
+
+
 MEASURES: dict[str, Callable[[TensorStatistics], float]] = {
     "bits per weight in memory": lambda tensor: tensor.bits_per_weight,
     "standard deviation of the values": lambda tensor: tensor.std,
     "error in memory, in % of the values (root mean square)": lambda tensor: 100 * tensor.relative_rms,
 }
-"""What the picture of all tensors shows."""
+"""What the picture of all tensors shows; what is 0 for all of them is left out."""
 
 
 def _draw_table(axes: Axes, values: npt.NDArray[np.float64], whole_rows: list[int]) -> None:
@@ -295,14 +330,15 @@ def _draw_table(axes: Axes, values: npt.NDArray[np.float64], whole_rows: list[in
         if row in whole_rows and column:
             continue
         value = values[row, column]
-        text = f"{value:.2g}" if value < 10 else f"{value:.0f}"
-        ink = "black" if value > 0.6 * most else "white"
-        axes.text(column, row, text.replace("0.", ".", 1), ha="center", va="center", fontsize=6, color=ink)
+        text = f"{value:#.2g}" if 0 < value < 9.95 else f"{value:.0f}"
+        ink = BLACK if value > 0.6 * most else WHITE
+        letters = axes.text(column, row, text.replace("0.", ".", 1), ha="center", va="center", fontsize=6, color=ink)
+        letters.set_in_layout(False)  # inside its square anyway; laying out hundreds takes seconds
     axes.tick_params(labelsize=7, length=2)
 
 
 @dataclass(frozen=True)
-class WeightTensor(View):
+class WeightTensor(SeeThrough):
     """One tensor: `data()` is its entry in `Weights`."""
 
     statistics: TensorStatistics
