@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -59,7 +61,10 @@ def write_tensors(trace: Trace, path: str | Path, kinds: Collection[str], *, req
         "first": str(seen.first),
     }
     with whole(path) as temporary:
-        save_file(tensors, temporary, metadata)
+        try:
+            save_file(tensors, temporary, metadata)
+        except SafetensorError as error:  # the library's word for a full disk, too
+            raise OSError(errno.EIO, str(error), str(path)) from error
 
 
 def _tensors(trace: Trace, seen: RequestTrace, kinds: Collection[str]) -> Iterator[tuple[str, Tensor]]:
