@@ -40,6 +40,7 @@ __all__ = [
     "ReportFlags",
     "ResultFlags",
     "RunFlags",
+    "TraceFlags",
     "VerifyFlags",
     "check_given",
     "flags_of",
@@ -145,7 +146,7 @@ class BatchFlags:
 
 @dataclass(frozen=True)
 class ResultFlags(ReportFlags):
-    """Flags of `bench` and `eval`, whose results are worth keeping."""
+    """Flags of `bench`, `eval` and `trace`, whose results are worth keeping."""
 
     output: str | None = setting(None, "also write the result, with all details, to this JSON file", aliases=("-o",))
 
@@ -162,6 +163,25 @@ class EvalFlags(ResultFlags):
     """Flags of `eval` alone."""
 
     text: str | None = setting(None, "file of plain UTF-8 text to evaluate on")
+
+
+@dataclass(frozen=True)
+class TraceFlags(ResultFlags):
+    """Flags of `trace` alone. QWILL_OPS chooses the back end and `tensors` is a flag of `inspect`, so two have other
+    names here.
+    """
+
+    list_ops: bool = setting(False, "list every op of every step instead of sums", aliases=("--ops",))
+    step: int | None = setting(None, "list the ops of one step", low=0, high=2**31)
+    layer: int | None = setting(None, "list the ops of one layer", low=0, high=9999)
+    perfetto: str | None = setting(None, "also write a trace for the viewers of Perfetto and Chrome to this file")
+    keep: str | None = setting(
+        None, "what to keep, with commas between: residuals, attention, mlp; --save-tensors says where"
+    )
+    save_tensors: str | None = setting(None, "write what is kept to this .safetensors file")
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 @dataclass(frozen=True)
@@ -212,6 +232,7 @@ FLAG_OWNERS = (
         BenchFlags,
         EvalFlags,
         QuantizeFlags,
+        TraceFlags,
     ),
     DoctorFlags,
 )

@@ -21,7 +21,7 @@ from qwill.settings import EngineSettings
 if TYPE_CHECKING:
     from qwill.llm import LLM
 
-__all__ = ["answer_once", "prompt_from", "register", "schema_from"]
+__all__ = ["answer_once", "check_template_flags", "events_of", "prompt_from", "register", "schema_from"]
 
 MAX_PROMPT_BYTES = 16 << 20
 WAIT_SECONDS = 3.0
@@ -47,13 +47,22 @@ def run(
     """Answer one prompt. The answer goes to stdout, progress, thinking and statistics to stderr."""
     given = given or {}
     check_given(given, AnswerFlags, SamplingParams, EngineSettings)
-    if given.get("raw") and (given.get("system") or given.get("think") is not None):
-        raise UsageError("--raw has no chat template, so it goes with neither --system nor --think")
+    check_template_flags(given)
     text = prompt_from(prompt, sys.stdin)
     if given.get("json_schema") is not None:
         given = {**given, "structured_outputs": schema_from(given["json_schema"])}
     with load_model(model, given) as llm:
         return answer_once(llm, text, given)
+
+
+def check_template_flags(given: dict[str, Any]) -> None:
+    """Refuse what only a chat template could do, where there is none.
+
+    Raises:
+        UsageError: --raw is given with --system or --think.
+    """
+    if given.get("raw") and (given.get("system") or given.get("think") is not None):
+        raise UsageError("--raw has no chat template, so it goes with neither --system nor --think")
 
 
 def prompt_from(words: tuple[str, ...], stdin: TextIO | None) -> str:
@@ -103,7 +112,7 @@ def schema_from(path: str) -> StructuredOutputsParams:
 
 def answer_once(llm: LLM, text: str, given: dict[str, Any]) -> int:
     """Stream the answer of `llm`; return the exit code."""
-    events = _events(llm, text, given)
+    events = events_of(llm, text, given)
     as_json = given.get("json", False)
     reply = play(events, _Nowhere() if as_json else _view(llm, given), stream=given.get("stream", True))
     if as_json:
@@ -113,20 +122,26 @@ def answer_once(llm: LLM, text: str, given: dict[str, Any]) -> int:
     return EXIT_INTERRUPTED if reply.interrupted else 0
 
 
-def _events(llm: LLM, text: str, given: dict[str, Any]) -> Iterator[StreamEvent]:
+def events_of(llm: LLM, text: str, given: dict[str, Any], **options: Any) -> Iterator[StreamEvent]:
+    """The answer of `llm`, as a chat or as the prompt continued; `options` are those of `LLM.stream`.
+
+    Raises:
+        UsageError: a flag needs a chat template, and the model has none. Others: see `LLM.stream`.
+    """
     params = llm.params(**picked(given, SamplingParams))
     if given.get("raw") or llm.tokenizer.chat_template is None:
         if not given.get("raw") and (given.get("system") or given.get("think") is not None):
             raise UsageError("this model has no chat template, so --system and --think have no meaning for it")
         if not given.get("raw") and not given.get("quiet"):
             notice("this model has no chat template: the prompt is continued as it is")
-        return llm.stream(text, params, raw_special=given.get("raw_special", False))
+        return llm.stream(text, params, raw_special=given.get("raw_special", False), **options)
     system = [{"role": "system", "content": given["system"]}] if given.get("system") else []
     return llm.stream_chat(
         [*system, {"role": "user", "content": text}],
         params,
         enable_thinking=given.get("think"),
         raw_special=given.get("raw_special", False),
+        **options,
     )
 
 
