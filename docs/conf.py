@@ -59,17 +59,17 @@ exclude_patterns = [".*", "build", "dist", "notebooks/*/*", "tests/data", "**/__
 
 
 class SourceParser(Parser):
-    """A source file as a page: its path, and its text with numbered lines."""
+    """A source file as a page: its path, and its text with numbered lines. Only pages of words can be searched."""
 
     supported = ("source",)
 
     def parse(self, inputstring: str, document: nodes.document) -> None:
         """Fill `document`."""
         path = Path(document["source"]).relative_to(ROOT)
-        orphan = nodes.field("", nodes.field_name("", "orphan"), nodes.field_body())
+        about = [nodes.field("", nodes.field_name("", name), nodes.field_body()) for name in ("orphan", "no-search")]
         section = nodes.section("", nodes.title("", path.as_posix()), ids=["source"])
         section += nodes.literal_block(inputstring, inputstring, language=LANGUAGES[path.suffix], linenos=True)
-        document += [nodes.docinfo("", orphan), section]
+        document += [nodes.docinfo("", *about), section]
 
 
 def contents(lines: str) -> Iterator[tuple[str, list[str]]]:
