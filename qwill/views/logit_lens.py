@@ -110,6 +110,8 @@ class LogitLens(View):
         shown = [drawable(shorten(text, 12)) for text in self.texts[-columns:]]
         axes.set_xticklabels(shown, rotation=90, fontsize=8, **lettering())
         axes.xaxis.tick_top()
+        if columns < len(self.positions):
+            axes.set_xlabel(f"the last {columns} of {len(self.positions)} positions", fontsize=8)
         figure.colorbar(image, ax=axes, label="probability", fraction=0.03, pad=0.01)
         return figure
 

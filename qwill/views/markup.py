@@ -26,6 +26,8 @@ border:1px solid rgba(128,128,128,.45);font-size:13px}
 .qwill-view .qv-text{white-space:pre;overflow:hidden;max-width:22em;text-overflow:ellipsis}
 .qwill-view .qv-group{display:inline-flex;flex-direction:column;align-items:center;gap:2px;border-radius:6px;
 border:2px solid rgba(213,94,0,.8);padding:2px}
+.qwill-view td .qv-text,.qwill-view th .qv-text{display:inline-block;vertical-align:bottom;max-width:9em}
+.qwill-view .qv-line .qv-text{display:inline;max-width:none;white-space:pre-wrap;overflow-wrap:anywhere}
 .qwill-view .qv-special{border:2px dashed rgba(0,158,115,.95)}
 .qwill-view .qv-row{display:inline-flex;gap:2px}
 .qwill-view .qv-part{font-size:12px;opacity:.8}

@@ -33,7 +33,8 @@ ROW_POSITIONS = 32
 """Positions in a row of the drawing."""
 MOST_POSITIONS = 512
 """The drawing shows so many, the last ones."""
-BLUE, ORANGE = "#0072B2", "#D55E00"
+BLUE, PALE, ORANGE = "#0072B2", "#9ECAE1", "#D55E00"
+POINTS: dict[str, Any] = {"color": ORANGE, "marker": "o", "markersize": 3, "linewidth": 0.7}
 
 
 @dataclass(frozen=True)
@@ -156,9 +157,15 @@ class Probabilities(View):
         shown = self.positions[-MOST_POSITIONS:]
         rows = [shown[i : i + ROW_POSITIONS] for i in range(0, len(shown), ROW_POSITIONS)]
         most = max([p.entropy for p in shown if p.entropy is not None], default=0.0)
-        figure = new_figure(11, 1.9 * len(rows) + 0.3)
+        figure = new_figure(11, 1.9 * len(rows) + 0.4)
+        from matplotlib.lines import Line2D
+        from matplotlib.patches import Patch
+
         for axes, row in zip(figure.subplots(len(rows), squeeze=False)[:, 0], rows, strict=True):
             _draw_row(axes, row, self.num_prompt_tokens, max(most, 1.0))
+        keys = [Patch(facecolor=PALE, hatch="///", edgecolor="white"), Patch(color=BLUE), Line2D([], [], **POINTS)]
+        names = ["prompt", "answer", "entropy before it; #3: rank"]
+        figure.legend(keys, names, loc="outside upper left", ncols=3, fontsize=8, frameon=False)
         return figure
 
     def _asked(self, changes: Sequence[Change], params: SamplingParams | None, max_tokens: int) -> list[WhatIf]:
@@ -279,19 +286,26 @@ def _row(position: Position) -> str:
     )
 
 
+def _rank(rank: int | None) -> str:
+    """A rank other than the first one in at most five letters: #3, #14k."""
+    if rank is None or rank == 1:
+        return ""
+    return f"#{rank}" if rank < 1000 else f"#{rank // 1000}k"
+
+
 def _draw_row(axes: Axes, row: Sequence[Position], num_prompt_tokens: int, most_bits: float) -> None:
     """One row of the drawing: bars of probability, points of entropy on an axis of its own at the right."""
     known = [(i, p, p.probability) for i, p in enumerate(row) if p.probability is not None]
     for i, position, share in known:
         prompt = position.position < num_prompt_tokens
-        axes.bar(i, share, color="#9ecae1" if prompt else BLUE, hatch="///" if prompt else "", edgecolor="white")
-        rank = f"#{position.rank}" if position.rank != 1 else ""
+        axes.bar(i, share, color=PALE if prompt else BLUE, hatch="///" if prompt else "", edgecolor="white")
+        rank = _rank(position.rank)
         write(axes, i, share + 0.02, rank, ha="center", va="bottom", fontsize=6)
     axes.set(xlim=(-0.7, ROW_POSITIONS - 0.3), ylim=(0, 1.12), ylabel="probability")
     axes.set_xticks(range(len(row)))
     axes.set_xticklabels([drawable(shorten(p.text, 12)) for p in row], rotation=90, fontsize=8, **lettering())
     bits = axes.twinx()
     points = [(i, p.entropy) for i, p in enumerate(row) if p.entropy is not None]
-    bits.plot([i for i, _ in points], [e for _, e in points], "o-", color=ORANGE, markersize=3, linewidth=0.7)
+    bits.plot([i for i, _ in points], [e for _, e in points], **POINTS)
     bits.set(ylim=(0, 1.12 * most_bits))
     bits.set_ylabel("entropy (bits)", color=ORANGE)

@@ -60,7 +60,7 @@ def test_the_last_row_says_what_was_generated(llm: LLM, seen: Trace) -> None:
 
 
 def test_the_last_row_is_the_logits_to_the_bit_on_native_ops(tiny_chat_model: Path) -> None:
-    with LLM(tiny_chat_model, dtype="int8", max_model_len=512, threads=1) as llm:
+    with LLM(tiny_chat_model, quant="int8", kv_dtype="float32", max_model_len=512, threads=1) as llm:
         with trace(llm, residuals=True) as seen:
             llm.generate(PROMPT, GREEDY)
         ids = seen.request().token_ids

@@ -79,7 +79,9 @@ def test_the_sampling_probability_is_the_share_of_draws(llm: LLM, params: Sampli
     assert all(p.sampling_probability is None for p in view.positions[:COUNT])
     assert all(0.0 < (p.sampling_probability or 0.0) <= 1.0 for p in answer)
     draws = 800
-    again = [SamplingParams(**{**vars(params), "seed": 1000 + i, "max_tokens": 1, "min_tokens": 0}) for i in range(draws)]
+    again = [
+        SamplingParams(**{**vars(params), "seed": 1000 + i, "max_tokens": 1, "min_tokens": 0}) for i in range(draws)
+    ]
     firsts = [o.outputs[0].token_ids[0] for o in llm.generate([PROMPT] * draws, again, progress=False)]
     expected = answer[0].sampling_probability or 0.0
     spread = math.sqrt(max(expected * (1 - expected), 1e-9) / draws)
@@ -109,7 +111,7 @@ def test_a_cached_prefix_has_no_probabilities_and_the_rest_has_the_same(llm: LLM
 
 def test_pieces_of_rows_change_nothing(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     with trace(llm, residuals=True) as seen:
-        llm.generate(PROMPT, SamplingParams(seed=1, max_tokens=5))
+        llm.generate(PROMPT, SamplingParams(seed=1, max_tokens=5), cache_salt="pieces")
     whole = probabilities(seen)
     monkeypatch.setattr(distributions, "CHUNK_VALUES", 3 * llm.config.vocab_size)
     assert np.allclose(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import unicodedata
 from typing import Any
 
@@ -49,7 +50,7 @@ def test_the_tokens_of_one_character_are_a_group() -> None:
 def test_a_group_is_whole_however_a_text_is_cut(text: str, data: Any) -> None:
     whole = text.encode("utf-8", "replace")
     cuts = sorted(data.draw(st.sets(st.integers(0, len(whole)), max_size=6)) | {0, len(whole)})
-    pieces = [whole[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    pieces = [whole[a:b] for a, b in itertools.pairwise(cuts)]
     groups: dict[int, bytes] = {}
     for start, piece in zip(group_starts(pieces), pieces, strict=True):
         groups[start] = groups.get(start, b"") + piece

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,10 +17,10 @@ COUNT = len(PROMPT.encode())
 
 
 @pytest.fixture(scope="module")
-def view(llm: LLM) -> Iterator[Probabilities]:
+def view(llm: LLM) -> Probabilities:
     with trace(llm, residuals=True) as seen:
         llm.generate(PROMPT, GREEDY)
-    yield probabilities(seen)
+    return probabilities(seen)
 
 
 def test_with_the_same_token_it_goes_on_as_it_did(view: Probabilities) -> None:
@@ -77,7 +76,7 @@ def test_the_prefix_comes_from_the_cache(llm: LLM) -> None:
 
 def test_a_text_may_take_the_place_and_is_shown_harmless(view: Probabilities) -> None:
     changed = view.what_if(COUNT, "<b>\u202e", max_tokens=2)
-    assert changed.by == ((*b"<b>",), "<b>") or changed.by[1] == "<b><U+202E>"
+    assert changed.by[1] == "<b><U+202E>"
     assert len(changed.by[0]) == 6
     assert "<b>\u202e" not in changed._repr_html_()
     assert "&lt;b&gt;&lt;U+202E&gt;" in changed._repr_html_()
