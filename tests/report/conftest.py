@@ -5,13 +5,20 @@ from __future__ import annotations
 import base64
 import math
 import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from qwill.report import About, Report
 
+CHROMIUM_FLAGS = [
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync"),
+]
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 TEXTS = [
     *(
@@ -179,7 +186,7 @@ def example_roofline() -> dict[str, Any]:
             "calls": 3 * steps,
             "seconds": 0.01 / (1 + i) * steps,
             "nbytes": 9_000_000 * steps // (1 + i),
-            "operations": 20_000_000 * tokens // (1 + i),
+            "operations": 20_000_000 * tokens // (1 + i) ** 2,
         }
         for phase, steps, tokens in (("prefill", 1, 17), ("decode", 7, 7))
         for i, (op, module) in enumerate(names)
@@ -244,3 +251,38 @@ def example_report(repeat: int = 1) -> Report:
 def hostile_report() -> Report:
     """A report with every section, and with texts that would harm a careless page."""
     return example_report()
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    """A Chromium without windows; one for all tests of a file."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
+    """Open a report from its file; at the end, nothing was asked of any network, and nothing was complained of."""
+    bad: list[str] = []
+    contexts: list[BrowserContext] = []
+
+    def opened(report: Report, section: str = "", **context: Any) -> Page:
+        file = tmp_path / "report.html"
+        report.save(file)
+        contexts.append(browser.new_context(**context))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(10_000)
+        page.on("console", lambda message: bad.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: bad.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: bad.append(f"dialog: {dialog.message}"))
+        page.on("request", lambda request: None if request.url.startswith(file.as_uri()) else bad.append(request.url))
+        page.goto(f"{file.as_uri()}#{section}")
+        page.wait_for_selector("html[data-ready]")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert bad == []

@@ -106,10 +106,10 @@ defineSection("attention", (body, data) => {
   overview.mark(chosen.layer, chosen.head);
   return {
     async redraw() {
-      overview.redraw();
+      await overview.redraw();
       await show(chosen.layer, chosen.head);
     },
-    select: (position) => { if (chosen.levels) looksAt(position); },
+    select: async (position) => { if (chosen.levels) await looksAt(position); },
   };
 });
 

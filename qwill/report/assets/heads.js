@@ -60,9 +60,8 @@ function headOverview(data, store, pick) {
     return element;
   }
 
-  async function picture(element, layer, head) {
+  function picture(element, levels) {
     const grid = data.grid;
-    const levels = (await store.map(layer)).subarray(head * grid * grid, (head + 1) * grid * grid);
     const canvas = h("canvas", { width: grid, height: grid, "aria-hidden": "true" });
     paintLevels(canvas, levels, grid);
     element.replaceChildren(canvas);
@@ -74,12 +73,12 @@ function headOverview(data, store, pick) {
     const most = level ? Math.max(...data.summary.flat().map((one) => one[key])) : 1;
     legend.replaceChildren(rampLegend("0", level ? `${number(key === "entropy" || key === "distance" ? most : 1)}: ${name}` : "1: weight, drawn as its root"));
     for (let layer = 0; layer < layers; layer += 1) {
-      if (!level) await store.map(layer);
+      const levels = level ? null : await store.map(layer);
       if (measure.value() !== key) return; // another measure was chosen meanwhile
       cells[layer].forEach((element, head) => {
         if (!level) {
           element.style.cssText = "";
-          picture(element, layer, head);
+          picture(element, levels.subarray(head * data.grid ** 2, (head + 1) * data.grid ** 2));
           return;
         }
         const one = data.summary[layer][head];

@@ -24,32 +24,41 @@ async function openSection(focus = false) {
   await drawSection(page.open);
 }
 
+/** Draw a section in the colours of now and show the chosen token in it; what goes wrong is told in its place. */
 async function drawSection(id) {
-  if (!drawn.has(id)) drawn.set(id, firstDrawing(id));
-  const section = await drawn.get(id);
-  if (page.open !== id) return;
-  section?.redraw?.();
-  section?.select?.(page.selected);
-}
-
-/** Draw a section; what goes wrong is told in its place. */
-async function firstDrawing(id) {
   const panel = document.getElementById(`panel-${id}`);
-  const body = panel.querySelector(".body");
   panel.setAttribute("aria-busy", "true");
   try {
-    const data = await dataOf(id);
-    if (!data) {
-      body.append(h("p", { class: "missing" }, "This part is not in the report: ", missing[id] ?? "it was not captured."));
-      return null;
-    }
-    return await sections.get(id)(body, data);
+    if (!drawn.has(id)) drawn.set(id, firstDrawing(id, panel.querySelector(".body")));
+    const section = await drawn.get(id);
+    if (page.open === id) await section.redraw?.();
+    if (page.open === id) await section.select?.(page.selected);
   } catch (error) {
-    body.replaceChildren(h("p", { class: "problem", text: error.message }));
-    console.error(error);
-    return null;
+    failed(id, error);
   } finally {
     panel.setAttribute("aria-busy", "false");
+  }
+}
+
+async function firstDrawing(id, body) {
+  const data = await dataOf(id);
+  if (data) return sections.get(id)(body, data);
+  body.append(h("p", { class: "missing" }, "This part is not in the report: ", visible(missing[id] ?? "it was not captured.")));
+  return {};
+}
+
+function failed(id, error) {
+  document.querySelector(`#panel-${id} .body`).replaceChildren(h("p", { class: "problem", text: error.message }));
+  drawn.set(id, Promise.resolve({}));
+  console.error(error);
+}
+
+/** Show the chosen token in the open section. */
+async function selectIn(id) {
+  try {
+    await (await drawn.get(id))?.select?.(page.selected);
+  } catch (error) {
+    failed(id, error);
   }
 }
 
@@ -63,7 +72,7 @@ function selected(position) {
   const about = [`position ${position}`, token.id !== undefined && `id ${token.id}`, token.bytes && `bytes ${spaced(token.bytes)}`,
     token.special && "special", token.part && `in the ${token.part}`];
   strip.tell(word(token.text, "token-text big"), ` ${about.filter(Boolean).join(" · ")}`);
-  drawn.get(page.open)?.then((section) => section?.select?.(page.selected));
+  if (page.open) selectIn(page.open);
 }
 
 function spaced(hexadecimal) {
