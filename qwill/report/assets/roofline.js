@@ -1,5 +1,11 @@
 // Section: time, bytes and arithmetic of each operation, and how near they come to what the machine can do.
 
+const PHASE_NAMES = {
+  prefill: "prefill: reading the prompt",
+  mixed: "mixed: reading one prompt while another answer is written",
+  decode: "decode: writing the answer",
+};
+
 defineSection("roofline", (body, data) => {
   const phases = data.phases.map((one) => one.phase);
   const { read_bandwidth: bandwidth, peak_operations: peak } = data;
@@ -7,7 +13,7 @@ defineSection("roofline", (body, data) => {
   const plot = h("div");
   const detail = h("p", { class: "readout", "aria-live": "polite" });
   const total = () => rows().reduce((sum, one) => sum + one.seconds, 0) || 1;
-  const phase = choices("Phase", phases.map((one) => [one, one === "prefill" ? "prefill: reading the prompt" : one === "decode" ? "decode: writing the answer" : one]), phases.at(-1), () => redraw());
+  const phase = choices("Phase", phases.map((one) => [one, PHASE_NAMES[one] ?? one]), phases.at(-1), () => redraw());
   const table = sortableTable({
     caption: "Operations, the same ones of all layers together", rows: [], sortBy: 2, pick: tell,
     columns: [
@@ -20,7 +26,7 @@ defineSection("roofline", (body, data) => {
       { name: "op per byte", key: (one) => one.intensity, cell: (one) => number(one.intensity) },
     ],
   });
-  body.append(phase.element, facts, plot, detail, scroller("Operations", table.element, "tall"));
+  body.append(phase.element, facts, plot, detail, scroller("Operations", table.element, "tall"), data.note ? h("p", { class: "hint", text: data.note }) : "");
 
   function rows() {
     return data.ops.filter((one) => one.phase === phase.value()).map((one) => ({
@@ -35,10 +41,16 @@ defineSection("roofline", (body, data) => {
   function redraw() {
     const about = data.phases.find((one) => one.phase === phase.value());
     const found = rows();
-    facts.textContent = about ? `${plural(about.steps, "step")} with ${plural(about.tokens, "token")} in ${duration(about.seconds)}; the operations below are ${percent(total() / about.seconds)} of that.` : "";
+    facts.textContent = about ? `${plural(about.steps, "step")} with ${plural(about.tokens, "token")} in ${duration(about.seconds)}; the operations below are ${percent(total() / about.seconds)} of that, `
+      + `the rest is what lies between them.${untraced(about)}` : "";
     table.show(found);
     plot.replaceChildren(roof(found));
     if (found.length) table.choose(found[0]);
+  }
+
+  function untraced(about) {
+    const each = data.untraced_step_seconds;
+    return each && about.phase === "decode" ? ` A step took ${duration(about.seconds / about.steps)} while it was watched, ${duration(each)} when it was not.` : "";
   }
 
   function tell(one) {

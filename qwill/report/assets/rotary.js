@@ -16,7 +16,7 @@ defineSection("rotary", (body, data) => {
     pick: (_row, column) => { strip.choose(Math.floor(column * step)); },
   });
   const distances = [...Array(length).keys()];
-  const decay = distances.map((distance) => speeds.reduce((sum, speed) => sum + Math.cos(distance * speed), 0) / speeds.length);
+  const decay = data.similarity ?? distances.map((distance) => speeds.reduce((sum, speed) => sum + Math.cos(distance * speed), 0) / speeds.length);
   const likeness = chart({
     label: "Likeness of two equal vectors at a distance",
     series: [{ name: "mean cosine of all pairs", values: decay, kind: "line" }],
@@ -27,7 +27,8 @@ defineSection("rotary", (body, data) => {
   const legend = h("div");
   body.append(
     h("p", { text: `Each head has ${size} numbers, so ${speeds.length} pairs; theta is ${short(data.theta)}. Pair 0 turns once in ${number(wavelengths[0])} tokens, `
-      + `the last in ${short(wavelengths.at(-1))}.` }),
+      + `the last in ${short(wavelengths.at(-1))}.${data.context ? ` The model is made for ${short(data.context)} positions.` : ""}`
+      + `${data.scaling ? ` The speeds are stretched (${data.scaling.kind}, factor ${number(data.scaling.factor)}).` : ""}` }),
     title, dials,
     h("h3", { text: "All pairs over the positions" }),
     h("p", { text: "A row is a pair, the fastest at the top; a column is a position. Fast pairs flicker, slow ones hardly change over this text." }),

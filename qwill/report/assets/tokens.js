@@ -28,7 +28,7 @@ defineSection("tokens", (body, data) => {
 
   function card(token) {
     const kinds = ["card", token.special && "special", token.partial && "partial", token.part === "answer" && "answer"];
-    const notes = [token.special && "special", token.partial && "part of a character", token.part];
+    const notes = [token.special && "special", token.partial && (token.character ? `part of ${visible(token.character)}` : "part of a character"), token.part];
     return h("li", {}, h("button", { type: "button", class: kinds.filter(Boolean).join(" "), "data-position": token.position },
       h("span", { class: "place", text: token.position }),
       word(token.text),

@@ -41,8 +41,9 @@ defineSection("weights", (body, data) => {
     });
     picture.move(counts.indexOf(Math.max(...counts)));
     const error = one.error ? `Error of quantizing: ${percent(one.error.relative_rms)} of the values' size (root mean square), at most ${number(one.error.max)}.` : "Its error is not known.";
+    const looked = one.sampled < 1 ? ` ${percent(one.sampled)} of its rows were looked at.` : "";
     detail.replaceChildren(h("h3", { text: one.name }),
-      h("p", { class: "readout", text: `${one.shape.join(" × ")}, ${one.format}, ${number(one.bits_per_weight)} bits a weight; mean ${number(one.mean)}, standard deviation ${number(one.std)}, from ${number(one.min)} to ${number(one.max)}. ${error}` }),
+      h("p", { class: "readout", text: `${one.shape.join(" × ")}; ${one.stored ? `${one.stored} in the file, ` : ""}${one.format} in memory with ${number(one.bits_per_weight)} bits a weight; mean ${number(one.mean)}, standard deviation ${number(one.std)}, from ${number(one.min)} to ${number(one.max)}. ${error}${looked}` }),
       picture.element,
       asTable(`histogram of ${one.name}`, ["from", "to", "values"], () => counts.map((count, index) => [number(edges[index]), number(edges[index + 1]), String(count)])));
   }
