@@ -124,7 +124,7 @@ def example_attention(texts: list[str], position: int, grid: int) -> dict[str, A
         cells = weights[:, :grid, :grid]
         maps.append(packed(np.round(255 * np.sqrt(cells)).astype(np.uint8)))
         order = np.argsort(-weights, axis=-1, kind="stable")[..., :k]
-        strong = np.round(255 * np.take_along_axis(weights, order, -1)).astype(np.uint8)
+        strong = np.round(255 * np.sqrt(np.take_along_axis(weights, order, -1))).astype(np.uint8)
         tops.append(packed(order.astype("<u2"), strong))
         scores.append(packed(random.normal(0, 3, (2, HEADS, count)).astype("<f2")))
         summary.append(

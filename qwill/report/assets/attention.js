@@ -52,7 +52,8 @@ defineSection("attention", (body, data) => {
     title.textContent = `Layer ${layer}, head ${head} (KV head ${group}, ${shared})`;
     const about = data.summary?.[layer]?.[head];
     facts.textContent = about ? `On average: entropy ${number(about.entropy)} bits, ${percent(about.first_token)} on the first token, `
-      + `${percent(about.previous_token)} on the token before, ${number(about.distance)} tokens back.` : "";
+      + `${percent(about.previous_token)} on the token before, ${number(about.distance)} tokens back.`
+      + (about.kind ? ` A ${about.kind}: ${data.kinds?.[about.kind] ?? ""}.` : "") : "";
     const levels = await store.map(layer);
     if (chosen.layer !== layer || chosen.head !== head) return;
     chosen.levels = levels.subarray(head * data.grid * data.grid, (head + 1) * data.grid * data.grid);
@@ -77,7 +78,7 @@ defineSection("attention", (body, data) => {
     const k = data.top.k;
     const rows_ = data.num_tokens - data.first;
     const start = (head * rows_ + query) * k;
-    const found = [...Array(Math.min(k, position + 1)).keys()].map((one) => [top.index[start + one], top.weight[start + one] / 255]);
+    const found = [...Array(Math.min(k, position + 1)).keys()].map((one) => [top.index[start + one], (top.weight[start + one] / 255) ** 2]);
     const weights = new Map(found);
     keys.replaceChildren(scroller("Strongest keys", plainTable(`What ${named(position)} looks at most`, ["position", "token", "weight"],
       found.map(([index, weight]) => [String(index), h("button", { type: "button", class: "pick", onclick: () => strip.choose(index) }, word(page.texts[index] ?? "")), bar(weight, percent(weight))]))));
@@ -113,7 +114,7 @@ defineSection("attention", (body, data) => {
   };
 });
 
-/** {before, after} of one head as plain numbers, or null. A layer is base64(zlib(float16 … )), see the view. */
+/** {before, after} of one head as plain numbers, or null. A layer has float16 (2, Hq, keys): before, then after. */
 async function queryKeyScores(data, layer, head) {
   const one = data.qk?.layers?.[layer];
   if (!one) return null;

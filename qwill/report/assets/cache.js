@@ -12,14 +12,14 @@ defineSection("kv_cache", (body, data) => {
   const shares = h("div");
   body.append(
     h("p", { text: `${plural(requests.length, "request")}, ${plural(steps.length, "step")}, blocks of ${plural(size, "token")}. `
-      + (data.num_blocks ? `${plural(blocks.length, "block")} of ${data.num_blocks} were used.` : "") }),
-    scroller("Requests", plainTable("Requests", ["", "request", "prompt tokens", "found in the cache"], requests.map((request, index) => [
-      badge(index), word(request.id), String(request.prompt_tokens), `${request.cached_tokens} (${percent(request.prompt_tokens ? request.cached_tokens / request.prompt_tokens : 0)})`]))),
+      + (data.num_blocks ? `${plural(blocks.length, "block")} of ${data.num_blocks} were used.` : "") + (data.note ? ` ${data.note}` : "") }),
     h("div", { class: "slider" }, h("label", { for: "step", text: "Step" }), h("button", { type: "button", "aria-label": "One step back", onclick: () => go(-1) }, "←"), slider,
       h("button", { type: "button", "aria-label": "One step on", onclick: () => go(1) }, "→")),
     words,
     h("p", { class: "hint", text: "A filled bar is tokens that are kept; a striped one is written in this step; a double frame is a block that several requests share." }),
     grid, shares,
+    scroller("Requests", plainTable("Requests", ["", "request", "prompt tokens", "found in the cache"], requests.map((request, index) => [
+      badge(index), word(request.id), String(request.prompt_tokens), `${request.cached_tokens} (${percent(request.prompt_tokens ? request.cached_tokens / request.prompt_tokens : 0)})`]))),
     asTable("steps", ["step", "time", "new tokens", "requests", "free blocks", "cached blocks"], () => steps.map((step) => [
       String(step.index), duration(step.seconds), String(step.shares.reduce((sum, share) => sum + share.count, 0)), String(step.shares.length), String(step.free), String(step.cached)])));
 

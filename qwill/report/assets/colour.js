@@ -29,9 +29,12 @@ function ramp(level, signed = false) {
   return colours[low].map((part, index) => Math.round(part + (colours[low + 1][index] - part) * (place - low)));
 }
 
-/** 256 levels as one table, for pictures with many points. */
-function rampTable(signed = false) {
-  return Array.from({ length: 256 }, (_, level) => ramp(level / 255, signed));
+/** 256 levels as pixels, for pictures with many points: what a Uint32Array over an image's bytes holds. */
+function pixels(signed = false) {
+  const table = new Uint32Array(256);
+  const bytes = new Uint8Array(table.buffer);
+  for (let level = 0; level < 256; level += 1) bytes.set([...ramp(level / 255, signed), 255], 4 * level);
+  return table;
 }
 
 function css([red, green, blue]) {

@@ -11,7 +11,7 @@ function attentionStore(data) {
   return {
     /** Uint8Array of Hq × G × G: 255 × the root of the weight. */
     map: (layer) => kept(maps, layer, () => inflate(data.maps[layer])),
-    /** {index: Uint16Array, weight: Uint8Array}, each Hq × T × k, strongest first. */
+    /** {index: Uint16Array, weight: Uint8Array (255 × the root)}, each Hq × T × k, strongest first. */
     top: (layer) => kept(tops, layer, async () => {
       const bytes = await inflate(data.top.layers[layer]);
       const count = bytes.length / 3;
@@ -60,16 +60,16 @@ function headOverview(data, store, pick) {
     return element;
   }
 
-  function picture(element, levels) {
-    const grid = data.grid;
-    const canvas = h("canvas", { width: grid, height: grid, "aria-hidden": "true" });
-    paintLevels(canvas, levels, grid);
+  function picture(element, levels, table) {
+    const canvas = h("canvas", { width: data.grid, height: data.grid, "aria-hidden": "true" });
+    paintLevels(canvas, levels, data.grid, table);
     element.replaceChildren(canvas);
   }
 
   async function redraw() {
     const [name, level] = MEASURES[measure.value()];
     const key = measure.value();
+    const table = pixels();
     const most = level ? Math.max(...data.summary.flat().map((one) => one[key])) : 1;
     legend.replaceChildren(rampLegend("0", level ? `${number(key === "entropy" || key === "distance" ? most : 1)}: ${name}` : "1: weight, drawn as its root"));
     for (let layer = 0; layer < layers; layer += 1) {
@@ -78,7 +78,7 @@ function headOverview(data, store, pick) {
       cells[layer].forEach((element, head) => {
         if (!level) {
           element.style.cssText = "";
-          picture(element, levels.subarray(head * data.grid ** 2, (head + 1) * data.grid ** 2));
+          picture(element, levels.subarray(head * data.grid ** 2, (head + 1) * data.grid ** 2), table);
           return;
         }
         const one = data.summary[layer][head];
@@ -115,15 +115,11 @@ function headOverview(data, store, pick) {
 }
 
 /** Draw levels of 0 … 255; what lies above the diagonal does not exist and stays empty. */
-function paintLevels(canvas, levels, grid) {
-  const table = rampTable();
+function paintLevels(canvas, levels, grid, table) {
   const image = new ImageData(grid, grid);
+  const points = new Uint32Array(image.data.buffer);
   for (let row = 0; row < grid; row += 1) {
-    for (let column = 0; column <= row; column += 1) {
-      const place = row * grid + column;
-      image.data.set(table[levels[place]], 4 * place);
-      image.data[4 * place + 3] = 255;
-    }
+    for (let place = row * grid; place <= row * grid + row; place += 1) points[place] = table[levels[place]];
   }
   canvas.getContext("2d").putImageData(image, 0, 0);
 }

@@ -18,14 +18,13 @@ function heatmap({ label, rows, columns, level, describe, pick, aspect, cell, si
   let cursor = [0, 0];
 
   function draw() {
-    const table = rampTable(signed);
+    const table = pixels(signed);
     const image = new ImageData(columns, rows);
+    const points = new Uint32Array(image.data.buffer);
     for (let row = 0; row < rows; row += 1) {
       for (let column = 0; column < columns; column += 1) {
         const value = level(row, column);
-        if (value === null) continue;
-        image.data.set(table[Math.round(Math.min(1, Math.max(0, value)) * 255)], 4 * (row * columns + column));
-        image.data[4 * (row * columns + column) + 3] = 255;
+        if (value !== null) points[row * columns + column] = table[Math.round(Math.min(1, Math.max(0, value)) * 255)];
       }
     }
     canvas.getContext("2d").putImageData(image, 0, 0);

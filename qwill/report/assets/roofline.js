@@ -22,8 +22,8 @@ defineSection("roofline", (body, data) => {
       { name: "time", key: (one) => one.seconds, cell: (one) => bar(one.seconds / total(), `${duration(one.seconds)}, ${percent(one.seconds / total())}`) },
       { name: "bytes", key: (one) => one.nbytes, cell: (one) => short(one.nbytes, "B") },
       { name: "bytes per second", key: (one) => one.rate, cell: (one) => `${short(one.rate, "B/s")}${bandwidth ? `, ${percent(one.rate / bandwidth)}` : ""}` },
-      { name: "arithmetic per second", key: (one) => one.speed, cell: (one) => short(one.speed, "op/s") },
-      { name: "op per byte", key: (one) => one.intensity, cell: (one) => number(one.intensity) },
+      { name: "arithmetic per second", key: (one) => one.speed, cell: (one) => (one.operations ? short(one.speed, "op/s") : "–") },
+      { name: "op per byte", key: (one) => one.intensity, cell: (one) => (one.operations ? number(one.intensity) : "–") },
     ],
   });
   body.append(phase.element, facts, plot, detail, scroller("Operations", table.element, "tall"), data.note ? h("p", { class: "hint", text: data.note }) : "");
@@ -55,7 +55,7 @@ defineSection("roofline", (body, data) => {
 
   function tell(one) {
     const limit = bandwidth ? `${percent(one.rate / bandwidth)} of the ${short(bandwidth, "B/s")} that memory was measured to deliver` : "the machine's limit was not measured";
-    detail.textContent = `${one.name}: ${plural(one.calls, "call")}, ${duration(one.seconds)}; ${short(one.nbytes, "B")} at ${short(one.rate, "B/s")} (${limit}); ${short(one.operations, "op")}, ${number(one.intensity)} per byte.`;
+    detail.textContent = `${one.name}: ${plural(one.calls, "call")}, ${duration(one.seconds)}; ${short(one.nbytes, "B")} at ${short(one.rate, "B/s")} (${limit}); ${one.operations ? `${short(one.operations, "op")}, ${number(one.intensity)} per byte` : "no arithmetic that counts"}.`;
     plot.querySelector(".dot[aria-pressed=true]")?.setAttribute("aria-pressed", "false");
     plot.querySelector(`[data-name="${CSS.escape(one.name)}"]`)?.setAttribute("aria-pressed", "true");
   }

@@ -27,7 +27,7 @@ function asTable(caption, heads, rows) {
 function bar(share, text) {
   return h("span", { class: "bar" },
     h("span", { class: "bar-room", "aria-hidden": "true" },
-      h("span", { style: { width: `${Math.max(0.5, Math.min(1, share) * 100)}%` } })),
+      h("span", { style: { width: share > 0 ? `${Math.max(0.5, Math.min(1, share) * 100)}%` : "0" } })),
     h("span", { class: "bar-text", text }));
 }
 
