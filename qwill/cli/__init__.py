@@ -35,6 +35,7 @@ COMMANDS = {
     "verify": "check a model's files: sizes, hashes, headers, shapes, values",
     "quantize": "make a folder of a model in 4 or 8 bits, which loads at once",
     "inspect": "show a model's structure and memory needs, without loading it",
+    "explain": "show what happens inside while a prompt is answered, as one HTML page",
     "doctor": "report versions, processor, memory, folders and settings",
     "eval": "measure what quantizing a model costs in quality",
     "bench": "measure speed, and compare with transformers",

@@ -83,6 +83,17 @@ class Report:
         """
         return write_whole(Path(path), self.html().encode("utf-8", "backslashreplace"))
 
+    def as_record(self) -> dict[str, Any]:
+        """What the report is about, without the pictures' data: for JSON."""
+        return {
+            "model": self.about.model,
+            "prompt": self.about.prompt,
+            "answer": self.about.answer,
+            "facts": dict(self.about.facts),
+            "sections": [name for name in SECTIONS if name in self.views],
+            "missing": dict(self.missing),
+        }
+
     def _repr_html_(self) -> str:
         """A summary for a notebook; the page itself is too large to sit in one."""
         about = self.about
