@@ -1,19 +1,20 @@
-"""What tests of every folder share: real weights, found in the cache outside this folder or fetched into it.
+"""What tests of every folder share: real weights, found in the cache outside this folder or fetched into it; a browser.
 
-A test that asks for weights which cannot be had is skipped, and the end of the run says so loudly; where CI=true it
-fails. `scripts/weights.py` does the fetching, one process at a time.
+A test that asks for weights or a browser which cannot be had is skipped, and the end of the run says so loudly; where
+CI=true it fails. `scripts/weights.py` does the fetching, one process at a time.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -21,6 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = dict(os.environ)
 """As it was when the run began; a test may have changed QWILL_HOME or the proxies by the time weights are asked for."""
 MISSING = "real weights missing: "
+NO_BROWSER = "no browser: "
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 # A run that was started in the background, or by nohup, ignores these, and so would every process that a test starts
 # in order to interrupt it. One that is handled here is back at its default there.
@@ -36,10 +39,21 @@ def real_weights(name: str) -> Path:
     if result.returncode == 0:
         return Path(result.stdout.splitlines()[-1])
     assert result.returncode == 3, result.stderr
-    reason = f"{MISSING}{name}: {' '.join(result.stderr.split())[-300:]}"
+    return not_proved(f"{MISSING}{name}: {' '.join(result.stderr.split())[-300:]}")
+
+
+def not_proved(reason: str) -> NoReturn:
+    """Skip the test, or fail it where everything must be proved."""
     if ENVIRONMENT.get("CI") == "true":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The program of a Chromium that is installed on this machine; skips or fails the test without one."""
+    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    return found or not_proved(f"{NO_BROWSER}none of {', '.join(CHROMIUM)} is installed")
 
 
 @pytest.fixture(scope="session")
@@ -66,12 +80,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was not proved because weights were missing."""
+    """Say what was not proved because weights or a browser were missing."""
     reports = terminalreporter.stats.get("skipped", [])
     reasons = [report.longrepr[2] for report in reports if isinstance(report.longrepr, tuple)]
-    missing = Counter(reason.split(MISSING, 1)[1] for reason in reasons if MISSING in reason)
-    if missing:
-        terminalreporter.section("REAL WEIGHTS MISSING", sep="=", red=True, bold=True)
+    for prefix, title in ((MISSING, "REAL WEIGHTS MISSING"), (NO_BROWSER, "NO BROWSER")):
+        missing = Counter(reason.split(prefix, 1)[1] for reason in reasons if prefix in reason)
+        if missing:
+            terminalreporter.section(title, sep="=", red=True, bold=True)
         for reason, count in missing.items():
             terminalreporter.line(f"{count} tests were skipped. {reason}", red=True)
 

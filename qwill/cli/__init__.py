@@ -36,6 +36,7 @@ COMMANDS = {
     "quantize": "make a folder of a model in 4 or 8 bits, which loads at once",
     "inspect": "show a model's structure and memory needs, without loading it",
     "trace": "time every op of an answer, and keep what it computed",
+    "explain": "show what happens inside while a prompt is answered, as one HTML page",
     "doctor": "report versions, processor, memory, folders and settings",
     "eval": "measure what quantizing a model costs in quality",
     "bench": "measure speed, and compare with transformers",

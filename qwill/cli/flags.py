@@ -32,6 +32,7 @@ __all__ = [
     "CommonFlags",
     "DoctorFlags",
     "EvalFlags",
+    "ExplainFlags",
     "InspectFlags",
     "Model",
     "Part",
@@ -93,6 +94,14 @@ class RunFlags(ReportFlags):
 
     raw: bool = setting(False, "continue the prompt as it is, without the chat template")
     json_schema: str | None = setting(None, "file with a JSON schema that the answer follows")
+
+
+@dataclass(frozen=True)
+class ExplainFlags(ReportFlags):
+    """Flags of `explain` alone."""
+
+    output: str | None = setting(None, "file of the page; report.html by default", aliases=("-o",))
+    raw: bool = setting(False, "continue the prompt as it is, without the chat template")
 
 
 @dataclass(frozen=True)
@@ -224,6 +233,7 @@ FLAG_OWNERS = (
     *(
         *GROUPS,
         RunFlags,
+        ExplainFlags,
         ChatFlags,
         BatchFlags,
         RemoveFlags,
