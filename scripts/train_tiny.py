@@ -120,6 +120,9 @@ def train(texts: Sequence[Document], recipe: Recipe, folder: Path, out: Path) ->
     out.parent.mkdir(parents=True, exist_ok=True)
     write_gguf(out, run.model, tokenizer, ABOUT)
     loss = run.test(test, windows=64)
+    for kind in sorted({document.kind for document in kept}):
+        some = Examples([d for d in kept if d.kind == kind], tokenizer, recipe.seed, chats=0.0)
+        print(f"  {kind}: loss on held-out text, without chats, {run.test(some, windows=32):.3f}", flush=True)
     sha256 = hashlib.sha256(out.read_bytes()).hexdigest()
     print(f"{out}: {out.stat().st_size} bytes, sha256 {sha256}; loss on held-out texts {loss:.3f}", flush=True)
     return loss

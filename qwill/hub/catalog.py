@@ -126,11 +126,11 @@ _ENTRIES = (
     CatalogEntry(
         name="tiny",
         description="a toy inside the package: writes in the style of old books and knows nothing; GGUF Q8_0",
-        parameters=2_066_240,
-        bytes=2_263_456,
+        parameters=2_066_368,
+        bytes=2_263_520,
         repos={},
         quant="Q8_0",
-        included=IncludedFile("tiny/tiny.gguf", "65cde869fa31ed586679e342bb448d063549695e95e02ed90f83a1689d091a84"),
+        included=IncludedFile("tiny/tiny.gguf", "13fa1f41a836bc824d220a56c595003f16acf0f563045ad09533642e5245453a"),
     ),
 )
 

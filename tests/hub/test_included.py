@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import qwill
 from qwill.errors import ModelNotFoundError, UsageError
+from qwill.formats import open_checkpoint
 from qwill.hub import CATALOG, included, included_models, list_models, pull, remove, resolve
 
 
@@ -34,6 +36,8 @@ def test_the_file_is_the_one_that_the_catalog_promises() -> None:
         assert entry.included is not None
         assert model.path.stat().st_size == entry.bytes
         assert hashlib.sha256(model.path.read_bytes()).hexdigest() == entry.included.sha256
+        with open_checkpoint(model.path) as checkpoint:
+            assert sum(math.prod(tensor.shape) for tensor in checkpoint.tensors.values()) == entry.parameters
 
 
 def test_a_pull_says_that_it_is_here(progress: Any) -> None:
