@@ -78,7 +78,7 @@ def test_the_sampling_probability_is_the_share_of_draws(llm: LLM, params: Sampli
     assert [position.id for position in answer] == output.token_ids
     assert all(p.sampling_probability is None for p in view.positions[:COUNT])
     assert all(0.0 < (p.sampling_probability or 0.0) <= 1.0 for p in answer)
-    draws = 800
+    draws = 300
     again = [
         SamplingParams(**{**vars(params), "seed": 1000 + i, "max_tokens": 1, "min_tokens": 0}) for i in range(draws)
     ]
