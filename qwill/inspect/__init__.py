@@ -16,6 +16,7 @@ rotary(config)                       how fast each pair of a head's numbers turn
 weights(llm)                         every tensor's values, and the error of its number format -> Weights
 kv_cache(trace)                      whose block is which, step by step; shared ones, and prefixes found again
 roofline(trace)                      time and bytes per op, against what memory can do
+explain(llm, prompt)                 all of these for one answer, as one HTML page -> Report
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from qwill.inspect.render import render_structure
 from qwill.inspect.structure import Structure, structure
 
 if TYPE_CHECKING:
+    from qwill.report import explain
     from qwill.tracing import trace
     from qwill.views.attention import attention
     from qwill.views.kv_cache import kv_cache
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Structure",
     "attention",
+    "explain",
     "inspect_model",
     "kv_cache",
     "logit_lens",
@@ -56,7 +59,7 @@ __all__ = [
     "weights",
 ]
 
-_HOME = {"trace": "qwill.tracing"} | {
+_HOME = {"trace": "qwill.tracing", "explain": "qwill.report"} | {
     name: f"qwill.views.{name}"
     for name in ("attention", "kv_cache", "logit_lens", "probabilities", "roofline", "rotary", "tokens", "weights")
 }

@@ -35,10 +35,10 @@ ANSWER_TOKENS = 48
 MAX_TOKENS = 2048
 """Prompt and answer together; a longer text's pictures could not be read, and would be too many megabytes."""
 
-LENS_POSITIONS = 96
+LENS_POSITIONS = 64
 """The logit lens works out a whole vocabulary for each layer and position; of a longer text, it gets the last ones."""
 
-WHAT_IFS, ALTERNATIVES, WHAT_IF_TOKENS = 8, 2, 12
+WHAT_IFS, ALTERNATIVES, WHAT_IF_TOKENS = 6, 2, 12
 """From so many positions of the answer, the most uncertain ones, it is gone on with so many other tokens, so far."""
 
 NOTE = "Request A is the answer. The others begin as it does and go on with another token, for “what if”."
