@@ -51,9 +51,9 @@ def test_all_sections_speak_of_the_same_positions(report: Report) -> None:
 
 def test_other_tokens_were_tried_and_share_the_beginning_in_the_cache(report: Report) -> None:
     what_ifs = report.views["probabilities"]["what_if"]
-    assert len(what_ifs) == 16
+    assert len(what_ifs) == WHAT_IFS * ALTERNATIVES
     cache = report.views["kv_cache"]
-    assert len(cache["requests"]) == 17
+    assert len(cache["requests"]) == len(what_ifs) + 1
     assert cache["requests"][0]["cached_tokens"] == 0
     assert all(request["cached_tokens"] > 0 for request in cache["requests"][1:])
     assert [step["index"] for step in cache["steps"]] == list(range(len(cache["steps"])))
