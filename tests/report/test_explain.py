@@ -10,6 +10,7 @@ import pytest
 from qwill.errors import ContextLengthError, SettingError
 from qwill.llm import LLM
 from qwill.report import SECTIONS, Report, explain
+from qwill.report.explain import ALTERNATIVES, WHAT_IFS
 from qwill.sampling_params import StructuredOutputsParams
 
 PROMPT = "ROMEO: 你好 👩‍👩‍👧"
