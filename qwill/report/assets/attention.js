@@ -82,7 +82,7 @@ defineSection("attention", (body, data) => {
     const weights = new Map(found);
     keys.replaceChildren(scroller("Strongest keys", plainTable(`What ${named(position)} looks at most`, ["position", "token", "weight"],
       found.map(([index, weight]) => [String(index), h("button", { type: "button", class: "pick", onclick: () => strip.choose(index) }, word(page.texts[index] ?? "")), bar(weight, percent(weight))]))));
-    strip.paint(`Colour and bar: how much ${position} looks at the token, in layer ${layer}, head ${head}.`, (index) => weights.get(index) ?? null);
+    strip.paint(`Colour and bar: how much token ${position} looks at it, in layer ${layer}, head ${head}.`, (index) => weights.get(index) ?? null);
   }
 
   /** Scores of one query with every key, before and after the rotation. */

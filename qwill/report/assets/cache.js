@@ -13,15 +13,24 @@ defineSection("kv_cache", (body, data) => {
   body.append(
     h("p", { text: `${plural(requests.length, "request")}, ${plural(steps.length, "step")}, blocks of ${plural(size, "token")}. `
       + (data.num_blocks ? `${plural(blocks.length, "block")} of ${data.num_blocks} were used.` : "") + (data.note ? ` ${data.note}` : "") }),
+    h("p", { text: hits() }),
     h("div", { class: "slider" }, h("label", { for: "step", text: "Step" }), h("button", { type: "button", "aria-label": "One step back", onclick: () => go(-1) }, "←"), slider,
       h("button", { type: "button", "aria-label": "One step on", onclick: () => go(1) }, "→")),
     words,
     h("p", { class: "hint", text: "A filled bar is tokens that are kept; a striped one is written in this step; a double frame is a block that several requests share." }),
     grid, shares,
-    scroller("Requests", plainTable("Requests", ["", "request", "prompt tokens", "found in the cache"], requests.map((request, index) => [
-      badge(index), word(request.id), String(request.prompt_tokens), `${request.cached_tokens} (${percent(request.prompt_tokens ? request.cached_tokens / request.prompt_tokens : 0)})`]))),
+    asTable("requests and what they found in the cache", ["", "request", "prompt tokens", "found in the cache"], () => requests.map((request, index) => [
+      badge(index), word(request.id), String(request.prompt_tokens), `${request.cached_tokens} (${percent(request.prompt_tokens ? request.cached_tokens / request.prompt_tokens : 0)})`])),
     asTable("steps", ["step", "time", "new tokens", "requests", "free blocks", "cached blocks"], () => steps.map((step) => [
       String(step.index), duration(step.seconds), String(step.shares.reduce((sum, share) => sum + share.count, 0)), String(step.shares.length), String(step.free), String(step.cached)])));
+
+  function hits() {
+    const found = requests.filter((request) => request.cached_tokens > 0);
+    if (!found.length) return "No request found the beginning of its prompt in the prefix cache.";
+    const sum = (key) => found.reduce((total, request) => total + request[key], 0);
+    return `${found.length} of ${plural(requests.length, "request")} found the beginning of ${found.length > 1 ? "their prompts" : "its prompt"} in the prefix cache: `
+      + `${sum("cached_tokens")} of ${sum("prompt_tokens")} tokens did not have to be computed again.`;
+  }
 
   function badge(index) {
     return h("span", { class: "badge", style: { background: KINDS[index % KINDS.length], color: inkOn(parts(KINDS[index % KINDS.length])) }, text: letterOf(index) });
@@ -63,7 +72,7 @@ defineSection("kv_cache", (body, data) => {
       + `${plural(held.size, "block")} in use, ${shared} shared, ${step.free} free, ${step.cached} kept for later prompts.`;
     grid.replaceChildren(...blocks.map((block) => blockBox(block, held.get(block))));
     shares.replaceChildren(scroller("This step", plainTable("Computed in this step", ["", "request", "positions", "blocks", "from the prefix cache"], step.shares.map((share) => [
-      badge(names.indexOf(share.request)), word(share.request), share.count > 1 ? `${share.start}–${share.start + share.count - 1}` : String(share.start), String(share.blocks.length), String(share.cached_tokens)]))),
+      badge(names.indexOf(share.request)), word(share.request), share.count > 1 ? `${share.start}–${share.start + share.count - 1}` : String(share.start), String(share.blocks.length), String(share.cached_tokens)])), "short"),
     step.copies?.length ? h("p", { text: `Copied before writing: ${step.copies.map(([from, to, count]) => `${count} tokens of block ${from} to ${to}`).join(", ")}.` }) : "");
   }
 
@@ -71,13 +80,13 @@ defineSection("kv_cache", (body, data) => {
     if (!one) return h("li", { class: "block empty" }, h("span", { class: "block-number", text: block }), h("span", { class: "block-room" }), h("span", { class: "block-note", text: "empty" }));
     const owners = one.owners.map(letter);
     const first = KINDS[names.indexOf(one.owners[0]) % KINDS.length];
-    const note = owners.length > 6 ? `${owners.slice(0, 5).join("")}+${owners.length - 5}` : owners.join("");
+    const note = owners.length > 4 ? `${owners.length}: ${owners[0]}…${owners.at(-1)}` : owners.join(" ");
     return h("li", { class: owners.length > 1 ? "block shared" : "block", style: { "--owner": first } },
       h("span", { class: "block-number", text: block }),
       h("span", { class: "block-room", "aria-hidden": "true" },
         h("span", { class: "kept", style: { width: `${(one.kept / size) * 100}%` } }),
         h("span", { class: "fresh", style: { width: `${((one.after - one.kept) / size) * 100}%` } })),
-      h("span", { class: "block-note", text: `${note} ${one.after}/${size}` }));
+      h("span", { class: "block-note", text: note }), h("span", { class: "block-count", text: `${one.after}/${size}` }));
   }
 
   show(0);

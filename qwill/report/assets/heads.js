@@ -40,7 +40,7 @@ function headOverview(data, store, pick) {
   const grid = h("div", { class: "head-grid", role: "grid", "aria-label": "Heads: rows are layers, columns are heads" },
     [...Array(layers).keys()].map((layer) => row(layer)));
   const legend = h("div");
-  const element = h("div", { class: "overview", style: { "--head": `${Math.min(64, Math.max(28, Math.floor(440 / heads)))}px` } }, measure.element, legend, scroller("All heads", [top, grid], "heads"));
+  const element = h("div", { class: "overview", style: { "--count": heads } }, measure.element, legend, scroller("All heads", [top, grid], "heads"));
 
   function row(layer) {
     cells[layer] = [];
@@ -71,7 +71,7 @@ function headOverview(data, store, pick) {
     const key = measure.value();
     const table = pixels();
     const most = level ? Math.max(...data.summary.flat().map((one) => one[key])) : 1;
-    legend.replaceChildren(rampLegend("0", level ? `${number(key === "entropy" || key === "distance" ? most : 1)}: ${name}` : "1: weight, drawn as its root"));
+    legend.replaceChildren(rampLegend("0", legendOf(key, name, most)));
     for (let layer = 0; layer < layers; layer += 1) {
       const levels = level ? null : await store.map(layer);
       if (measure.value() !== key) return; // another measure was chosen meanwhile
@@ -87,6 +87,11 @@ function headOverview(data, store, pick) {
         element.replaceChildren(h("small", { "aria-hidden": "true", text: key === "entropy" ? one[key].toFixed(1) : key === "distance" ? one[key].toFixed(0) : String(Math.round(one[key] * 100)) }));
       });
     }
+  }
+
+  function legendOf(key, name, most) {
+    if (key === "picture") return "1: weight, drawn as its root";
+    return key === "entropy" || key === "distance" ? `${number(most)}: ${name}` : `100 %: ${name}, in percent`;
   }
 
   function mark(layer, head) {

@@ -17,7 +17,7 @@ defineSection("roofline", (body, data) => {
   const table = sortableTable({
     caption: "Operations, the same ones of all layers together", rows: [], sortBy: 2, pick: tell,
     columns: [
-      { name: "operation", words: true, key: (one) => one.name, cell: (one) => one.name },
+      { name: "operation", words: true, key: (one) => one.name, cell: (one) => dotted(one.name) },
       { name: "calls", key: (one) => one.calls, cell: (one) => String(one.calls) },
       { name: "time", key: (one) => one.seconds, cell: (one) => bar(one.seconds / total(), `${duration(one.seconds)}, ${percent(one.seconds / total())}`) },
       { name: "bytes", key: (one) => one.nbytes, cell: (one) => short(one.nbytes, "B") },

@@ -23,6 +23,11 @@ function asTable(caption, heads, rows) {
   return details;
 }
 
+/** A dotted name that may be broken after its dots. */
+function dotted(name) {
+  return h("span", {}, name.split(".").flatMap((part, index) => (index ? [".", h("wbr"), part] : [part])));
+}
+
 /** A bar of a share of 1 with its number in words. */
 function bar(share, text) {
   return h("span", { class: "bar" },

@@ -9,7 +9,7 @@ defineSection("weights", (body, data) => {
   const table = sortableTable({
     caption: "Tensors", rows: tensors, sortBy: 3, pick: tell,
     columns: [
-      { name: "tensor", words: true, key: (one) => one.name, cell: (one) => one.name },
+      { name: "tensor", words: true, key: (one) => one.name, cell: (one) => dotted(one.name) },
       { name: "shape", key: (one) => one.shape.reduce((a, b) => a * b, 1), cell: (one) => one.shape.join(" × ") },
       { name: "format", words: true, key: (one) => one.format, cell: (one) => `${one.format} (${number(one.bits_per_weight)} bits)` },
       { name: "bytes", key: (one) => one.nbytes, cell: (one) => short(one.nbytes, "B") },
