@@ -182,14 +182,12 @@ class AttentionHead(SeeThrough):
         before, after = (side[self.number].numpy() for side in self.source.scores(self.layer, self.position))
         axes.plot(before, "--", linewidth=1, color="#E69F00", label="before the rotation")
         axes.plot(after, linewidth=1.2, color="#0072B2", label="after it (its softmax is the attention)")
-        for place, weight in self.top()[:3]:
-            axes.plot(place, after[place], "o", markersize=4, color="#0072B2")
-            text = f"{place} {drawable(shorten(self.source.texts[place], 12))} {weight:.0%}"
-            side, shift = ("left", 5) if place <= self.position / 2 else ("right", -5)
-            style = {"textcoords": "offset points", "ha": side, "fontsize": 7, **lettering()}
-            axes.annotate(text, (place, float(after[place])), (shift, 4), **style)
-        axes.set(xlabel="key", ylabel="q·k / √D", title=f"scores of position {self.position}")
-        axes.margins(y=0.12)
+        top, texts = self.top()[:3], self.source.texts
+        axes.plot([place for place, _ in top], [after[place] for place, _ in top], "o", markersize=4, color="#0072B2")
+        named = ", ".join(f"{place} {drawable(shorten(texts[place], 12))} {weight:.0%}" for place, weight in top)
+        title = f"scores of position {self.position}; most weight (dots) on\n{named}"
+        axes.set_title(title, fontsize=8, **lettering())
+        axes.set(xlabel="key", ylabel="q·k / √D")
         axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, frameon=False)
         axes.grid(alpha=0.3)
 

@@ -243,7 +243,8 @@ class Weights(SeeThrough):
     title = "Weights"
     caption = (
         "Each tensor as the checkpoint has it, and what its number format in memory changed: the root mean square of "
-        "the difference, as a share of the values' own. 0 means: to the bit as in the file."
+        "the difference, as a share of the values' own; 0 means to the bit as in the file. Of large tensors, evenly "
+        "spaced rows were looked at."
     )
 
     def tensor(self, name: str) -> WeightTensor:
@@ -286,10 +287,9 @@ class Weights(SeeThrough):
                 values[rows.index(_module(tensor)), slice(None) if layer is None else layer] = number(tensor)
             _draw_table(axes, values, [row for row, name in enumerate(rows) if name in ("embed_tokens", "lm_head")])
             axes.set_yticks(range(len(rows)), rows, fontsize=7)
-            axes.set_title(
-                title if np.nanmax(values) else f"{title}: 0, all are as in the file", fontsize=9, loc="left"
-            )
-        axes.set_xlabel("layer", fontsize=8)
+            axes.set_title(title, fontsize=9, loc="left")
+        same = "" if any(tensor.relative_rms for tensor in matrices) else "; every matrix is to the bit as in the file"
+        axes.set_xlabel(f"layer{same}", fontsize=8)
         return figure
 
 
@@ -310,7 +310,7 @@ def _line(kind: str, tensors: list[TensorStatistics]) -> list[str]:
 
 
 def _range(values: list[float], form: str) -> str:
-    low, high = form.format(min(values)), form.format(max(values))
+    low, high = (form.format(value) if value else "0" for value in (min(values), max(values)))
     return low if low == high else f"{low} … {high}"
 
 
