@@ -270,7 +270,7 @@ def _line(label: str, cells: Any, styles: Sequence[str] | None = None, *, head: 
     texts = list(cells)
     tag = "th" if head else "td"
     inside = "".join(
-        f'<{tag} style="text-align:center;padding:0.1em 0.4em;{style}">{html.escape(text)}</{tag}>'
+        f'<{tag} style="text-align:center;white-space:nowrap;padding:0.1em 0.4em;{style}">{html.escape(text)}</{tag}>'
         for text, style in zip(texts, styles or [""] * len(texts), strict=True)
     )
     return (

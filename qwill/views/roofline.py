@@ -138,10 +138,10 @@ class RooflineView(View):
                 marker=MARKERS[phase], s=70, alpha=0.55, label=phase if mine else None,
                 color=[_color(letters[one.name]) for one in mine],
             )  # fmt: skip
-            for group in _close_together(mine):
-                text = " ".join(letters[one.name] for one in group)
-                place = (group[-1].intensity, group[-1].operations_per_second)
-                axes.annotate(text, place, textcoords="offset points", xytext=(7, 0), fontsize=8, va="center")
+        for group in _close_together(dots):
+            text = " ".join(dict.fromkeys(letters[one.name] for one in group))
+            place = (group[-1].intensity, group[-1].operations_per_second)
+            axes.annotate(text, place, textcoords="offset points", xytext=(7, 0), fontsize=8, va="center")
         self._draw_limits(axes, dots)
         axes.set_xlabel("operations per byte")
         axes.set_ylabel("operations per second")
