@@ -113,7 +113,7 @@ class TracedAttention:
         return scores(self.request, self.config, layer, self.position(position))
 
     def position(self, wanted: int | None) -> int:
-        """A query's position; where none is wanted, the last one of the prompt, or the first that was computed after it.
+        """A query's position; without a wish, the last one of the prompt, or the first that was computed after it.
 
         Raises:
             SettingError: it was not computed.
