@@ -101,7 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             outputs = kept(source, FOLDER) if options.text else run(source, model=options.model)
             if not options.model:
                 write(source, outputs, FOLDER)
-        write_indexes(FOLDER)
+        if not options.model:
+            write_indexes(FOLDER)
     except NotebookError as error:
         print(f"notebooks: {error}", file=sys.stderr)
         return 1

@@ -28,7 +28,7 @@ def print_times(view: RooflineView, out: TextIO) -> None:
     width = shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns if is_terminal(out) else None
     missing: list[int] = []
     for phase in view.phases:
-        rows = _cells(view, phase)
+        rows = [cells for cells, _ in view.rows(phase)]
         missing = _too_wide(rows, width, missing)
         kept = [column for column in range(len(HEADS)) if column not in missing]
         print(f"\n{_told(phase)}", file=out)
@@ -48,28 +48,6 @@ def _told(phase: PhaseTime) -> str:
         f"{phase.phase}: {steps}, {phase.tokens} token{'s' if phase.tokens > 1 else ''}, {duration(phase.seconds)}: "
         f"{duration(phase.op_seconds)} ({percent(inside)}) in ops, {duration(phase.outside_seconds)} outside them"
     )
-
-
-def _cells(view: RooflineView, phase: PhaseTime) -> list[list[str]]:
-    rows = []
-    for one in view.ops_of(phase.phase):
-        limit = view.bandwidth_share(one)
-        rows.append(
-            [
-                one.name,
-                str(one.calls),
-                duration(one.seconds),
-                percent(view.share(one)),
-                amount(one.nbytes, "B"),
-                amount(one.bytes_per_second, "B/s"),
-                "–" if limit is None else percent(limit),
-                amount(one.operations_per_second, "op/s") if one.operations else "–",
-                f"{one.intensity:.3g}" if one.operations else "–",
-            ]
-        )
-    share = phase.outside_seconds / phase.seconds if phase.seconds else 0.0
-    rows.append(["outside ops", "", duration(phase.outside_seconds), percent(share), *[""] * 5])
-    return rows
 
 
 def _too_wide(rows: Sequence[Sequence[str]], width: int | None, missing: Sequence[int]) -> list[int]:

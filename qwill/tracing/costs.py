@@ -15,8 +15,9 @@ __all__ = ["cost"]
 def cost(op: str, arguments: tuple[Any, ...], result: Any) -> tuple[int, int]:
     """(bytes, operations) of one call.
 
-    Every argument is read once and the result written once; of a table only the rows that are asked for. Attention
-    reads the keys and values of each context once. Operations are counted for matrix products and attention only.
+    Every argument is read once and the result written once; of a table only the rows that are asked for, and nothing
+    where no row is: the head in the first pieces of a long prompt. Attention reads the keys and values of each context
+    once. Operations are counted for matrix products and attention only.
     """
     written = sum(map(_nbytes, result)) if isinstance(result, tuple) else _nbytes(result)
     if op == "embedding":
@@ -28,7 +29,7 @@ def cost(op: str, arguments: tuple[Any, ...], result: Any) -> tuple[int, int]:
         q, k, v, batch, _ = arguments
         read, operations = _attention(q, k, batch)
         return written + q.nbytes + k.nbytes + v.nbytes + read, operations
-    nbytes = written + sum(map(_nbytes, arguments))
+    nbytes = written + sum(map(_nbytes, arguments)) if len(arguments[0]) else 0
     if op == "linear":
         x, weight = arguments[:2]
         return nbytes, 2 * len(x) * weight.shape[0] * weight.shape[1]

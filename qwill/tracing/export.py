@@ -150,17 +150,19 @@ def _step_events(step: StepRecord) -> Iterator[dict[str, Any]]:
 def _module_events(ops: Sequence[OpRecord], depth: int = 0) -> Iterator[dict[str, Any]]:
     """The modules that a step's ops lie in, outer ones first: a layer, its attention, the projection in that."""
 
-    def path(op: OpRecord) -> tuple[str, ...]:
-        parts = re.sub(r"^model\.(layers\.)?", "", op.module).split(".")
-        return tuple(parts[: depth + 1]) if len(parts) > depth else ()
+    def path(op: OpRecord) -> str:
+        outer = re.sub(r"^(model\.(layers\.)?)?.*", r"\1", op.module)
+        parts = op.module.removeprefix(outer).split(".")
+        return outer + ".".join(parts[: depth + 1]) if len(parts) > depth else ""
 
-    for parts, group in itertools.groupby(ops, key=path):
+    for module, group in itertools.groupby(ops, key=path):
         inside = list(group)
-        if not parts or not parts[0]:
+        if not module:
             continue
-        name = f"layer {parts[0]}" if depth == 0 and inside[0].layer is not None else parts[-1]
+        own = module.rpartition(".")[2]
+        name = f"layer {own}" if depth == 0 and inside[0].layer is not None else own
         times = inside[0].start, inside[-1].start + inside[-1].seconds
-        yield _lasting(name, MODULES, times, {"module": inside[0].module if depth else name})
+        yield _lasting(name, MODULES, times, {"module": module})
         yield from _module_events(inside, depth + 1)
 
 

@@ -58,8 +58,10 @@ class RequestTrace:
 
     @property
     def token_ids(self) -> list[int]:
-        """The N tokens of prompt and answer that were computed. The last one of an answer never is."""
-        known = self.request.tokens(0, self.request.num_tokens)
+        """The N tokens of prompt and answer that were computed. The last one of an answer never is, unless as a guess;
+        then too it is left out, so that a text has the same N with guesses and without.
+        """
+        known = self.request.tokens(0, self.request.num_tokens - bool(self.request.output_token_ids))
         count = self.first
         while count < len(known) and self._computed.get(count) == known[count]:
             count += 1

@@ -149,6 +149,7 @@ def _as_cached(k: Tensor, batch: Batch, layer: int) -> Tensor:
 
 def _waiting(weight: Tensor | PackedWeight) -> Callable[[], None]:
     """What to call so that all work is done: on a GPU, calls return before their work is."""
-    if isinstance(weight, Tensor) and weight.device.type == "cuda":
-        return torch.cuda.synchronize
-    return lambda: None
+    device = weight.device if isinstance(weight, Tensor) else torch.device("cpu")
+    if device.type == "cuda":
+        return lambda: torch.cuda.synchronize(device)
+    return torch.mps.synchronize if device.type == "mps" else lambda: None

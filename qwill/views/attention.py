@@ -68,7 +68,7 @@ class Attention(TracedAttention, SeeThrough):
         summary        [layer][head] {"entropy" (bits), "first_token", "previous_token", "distance" (tokens), "kind"}:
                        averages over the queries from position 1 on; kind is null or a key of `kinds`
         kinds          {name: the rule by which a head is called so}
-        qk.position    the query: the last token of the prompt
+        qk.position    the query: the last token of the prompt, or the first that was computed after it
         qk.layers      per layer base64(zlib(float16 (2, Hq, position + 1))): q·k / √D with the keys 0 … position,
                        before the rotation and after it (relative error 1/2048); softmax of the latter is the attention
     """
@@ -90,7 +90,7 @@ class Attention(TracedAttention, SeeThrough):
         return AttentionLayer(self, layer)
 
     def head(self, layer: int, head: int, position: int | None = None) -> AttentionHead:
-        """One head, with the strongest keys of one query; without a position, of the last token of the prompt.
+        """One head, with the strongest keys of one query; without a position, see `position`.
 
         Raises:
             SettingError: there is no such layer or head, or the position was not computed.

@@ -105,7 +105,7 @@ class TracedAttention:
     def scores(self, layer: int, position: int | None = None) -> tuple[Tensor, Tensor]:
         """q·k / √D of one query with the keys 0 … position, before and after the rotation: twice (Hq, position + 1).
 
-        Without a position, of the last token of the prompt.
+        Without a position, see `position`.
 
         Raises:
             SettingError: there is no such layer, or the position was not computed.
@@ -113,14 +113,14 @@ class TracedAttention:
         return scores(self.request, self.config, layer, self.position(position))
 
     def position(self, wanted: int | None) -> int:
-        """A query's position; the last one of the prompt where none is wanted.
+        """A query's position; without a wish, the last one of the prompt, or the first that was computed after it.
 
         Raises:
             SettingError: it was not computed.
         """
         first, last = self.request.first, len(self.texts) - 1
         if wanted is None:
-            return min(self.request.num_prompt_tokens - 1, last)
+            return max(first, min(self.request.num_prompt_tokens - 1, last))
         if not first <= wanted <= last:
             raise SettingError(f"position = {wanted} was not computed here", hint=f"allowed: {first} … {last}")
         return wanted

@@ -200,12 +200,7 @@ class RooflineView(View):
 
     def _table(self, phase: PhaseTime) -> str:
         heads = ["", "calls", "time", "of the phase", "bytes", "speed", "of memory's", "arithmetic", "op per byte"]
-        rows = [self._cells(one) for one in self.ops_of(phase.phase)]
-        outside = phase.outside_seconds
-        share = outside / phase.seconds if phase.seconds else 0.0
-        rows.append(["outside ops", "", duration(outside), percent(share), *[""] * 5])
-        shares = [self.share(one) for one in self.ops_of(phase.phase)] + [share]
-        body = "".join(_row(cells, share) for cells, share in zip(rows, shares, strict=True))
+        body = "".join(_row(cells, share) for cells, share in self.rows(phase))
         plural = "s" if phase.steps > 1 else ""
         caption = f"{phase.phase}: {phase.steps} step{plural}, {phase.tokens} tokens, {duration(phase.seconds)}"
         head = "".join(f'<th style="text-align:right;padding:0 0.6em">{html.escape(text)}</th>' for text in heads)
@@ -214,6 +209,15 @@ class RooflineView(View):
             f'<caption style="text-align:left"><b>{html.escape(caption)}</b></caption>'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         )
+
+    def rows(self, phase: PhaseTime) -> list[tuple[list[str], float]]:
+        """A phase as a table: a row of texts for each op and one for what is outside them, each with its share of time.
+
+        The columns: op, calls, time, share of the phase, bytes, bytes/s, share of the memory's, op/s, op/byte.
+        """
+        share = phase.outside_seconds / phase.seconds if phase.seconds else 0.0
+        outside = ["outside ops", "", duration(phase.outside_seconds), percent(share), *[""] * 5]
+        return [*((self._cells(one), self.share(one)) for one in self.ops_of(phase.phase)), (outside, share)]
 
     def _cells(self, one: OpTime) -> list[str]:
         limit = self.bandwidth_share(one)

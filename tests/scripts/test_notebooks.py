@@ -122,6 +122,15 @@ def test_outputs_that_would_not_be_the_same_for_everybody_are_refused(text: str,
     assert list(notebooks.unfit([output], ["/home/me"])) == ([found] if found else [])
 
 
+def test_with_another_model_nothing_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notebooks, "FOLDER", folder)
+    for path in folder.glob("*.md"):
+        path.unlink()
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert notebooks.main(["--model", "another"]) == 0
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
 # --- files
 
 

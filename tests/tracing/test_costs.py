@@ -24,6 +24,12 @@ def test_a_packed_weight_counts_as_what_it_holds() -> None:
     assert cost("linear", (x, weight, None, None), y)[0] == weight.nbytes + x.nbytes + y.nbytes
 
 
+def test_without_rows_no_weight_is_read() -> None:
+    weight, none = torch.ones(5, 8), torch.ones(0, 8)
+    assert cost("linear", (none, weight, None, None), torch.ones(0, 5)) == (0, 0)
+    assert cost("rms_norm", (none, torch.ones(8), 1e-6), none) == (0, 0)
+
+
 def test_an_embedding_reads_only_its_rows() -> None:
     ids, table = torch.zeros(3, dtype=torch.int64), torch.ones(100, 8)
     assert cost("embedding", (ids, table), table[ids]) == (3 * 8 + 2 * 4 * 3 * 8, 0)

@@ -102,6 +102,11 @@ def test_each_step_op_and_layer_is_there_at_its_time(seen: Trace, events: list[d
         }.items()  # fmt: skip
     names = [module["name"] for module in lasting(events, "modules")]
     assert [name for name in names if name.startswith("layer ")] == ["layer 0", "layer 1", "layer 2"] * 10
+    paths = [module["args"]["module"] for module in lasting(events, "modules")]
+    layer = "model.layers.0"
+    inside = [layer, f"{layer}.input_layernorm", f"{layer}.self_attn", f"{layer}.self_attn.qkv_proj"]
+    assert paths[:6] == ["model.embed_tokens", "model.rotary", *inside]
+    assert set(paths) >= {"model.layers.2.mlp", "model.norm", "lm_head"}
     one = names[: names.index("lm_head") + 1]
     assert one[:2] == ["embed_tokens", "rotary"]
     assert one[2:6] == ["layer 0", "input_layernorm", "self_attn", "qkv_proj"]

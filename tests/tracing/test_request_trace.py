@@ -83,17 +83,22 @@ def test_the_last_residuals_give_the_logits(llm: LLM) -> None:
 
 def test_the_weights_times_the_values_are_what_the_op_gives(llm: LLM) -> None:
     """Attention weights are worked out beside the engine's op; here they are held against its result, in float64."""
+    block = llm.service.between_steps(lambda engine: engine.runner.model).model.layers[1].self_attn
+    inside: dict[str, torch.Tensor] = {}
+    hooks = [
+        block.qkv_proj.register_forward_hook(lambda _m, _i, out: inside.__setitem__("qkv", out)),
+        block.o_proj.register_forward_pre_hook(lambda _m, inputs: inside.__setitem__("out", inputs[0])),
+    ]
     with trace(llm, attention=True) as seen:
-        llm.generate(PROMPT, GREEDY, use_cache=False)
-        model = llm.service.between_steps(lambda engine: engine.runner.model)
-    request = seen.request()
-    q, k = request.queries(1).double(), request.keys(1).double()
-    heads, kv_heads = q.shape[1], k.shape[1]
-    for head in range(heads):
-        for t in (0, 3, len(q) - 1):
-            scores = k[: t + 1, head * kv_heads // heads] @ q[t, head] / q.shape[-1] ** 0.5
-            torch.testing.assert_close(request.attention(1)[head, t, : t + 1].double(), scores.softmax(0))
-    assert model.config.heads_per_kv == heads // kv_heads
+        llm.generate(PROMPT, SamplingParams(temperature=0.0, max_tokens=1), cache_salt="values")
+    for hook in hooks:
+        hook.remove()
+    weights, config = seen.request().attention(1).double(), llm.config
+    values = inside["qkv"].double().unflatten(-1, (-1, config.head_dim))[:, -config.num_kv_heads :]  # (T, Hkv, D)
+    given = inside["out"].double().unflatten(-1, (-1, config.head_dim))  # (T, Hq, D)
+    for head in range(config.num_heads):
+        own = values[:, head * config.num_kv_heads // config.num_heads]  # (T, D)
+        torch.testing.assert_close(weights[head] @ own, given[:, head], atol=1e-5, rtol=1e-5)
 
 
 def test_queries_and_keys_turn_by_their_position(llm: LLM) -> None:
@@ -150,6 +155,51 @@ def test_wrong_guesses_leave_nothing_behind(tiny_chat_model: Path) -> None:
         torch.testing.assert_close(seen.logits(request.residuals[-1]), logits, atol=1e-4, rtol=1e-4)
     drafts = sum(share.num_drafts for step in seen.steps for share in step.shares)
     assert drafts > 40 - len(seen.steps)  # some were wrong
+
+
+def test_a_guess_that_ends_the_answer_is_not_among_the_tokens(tiny_chat_model: Path) -> None:
+    """With guesses its last token is computed, without them it is not: the text must have the same tokens."""
+    again = SamplingParams(temperature=0.0, max_tokens=40, min_tokens=12, stop_token_ids=[7], logit_bias={7: 100.0})
+    found = []
+    for settings in ({}, {"speculative": "prompt_lookup"}):
+        with LLM(tiny_chat_model, **settings, **FULL) as llm, trace(llm, residuals=True) as seen:
+            llm.generate([[7] * 12], again)
+        found.append(seen)
+    plain, guessed = (seen.request() for seen in found)
+    last = found[1].steps[-1].shares[0]
+    assert last.start + last.count + last.num_drafts >= plain.num_prompt_tokens + len(plain.answer_token_ids)
+    assert guessed.token_ids == plain.token_ids
+    torch.testing.assert_close(guessed.residuals, plain.residuals, atol=1e-4, rtol=1e-4)
+
+
+def test_what_was_computed_again_after_a_preemption_is_one_text(tiny_chat_model: Path) -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True)
+    block = 2 * 3 * 16 * 2 * 16 * 4  # bytes: keys and values, layers, tokens, heads, head_dim, fp32
+    prompts = [list(range(10, 40)), list(range(110, 140))]
+    with LLM(tiny_chat_model, dtype="float32", max_model_len=80, threads=1, kv_memory=6 * block) as llm:
+        with trace(llm, residuals=True, attention=True) as seen:
+            llm.generate(prompts, params)
+        assert llm.stats.preemptions == 1
+        for request in seen.requests.values():
+            assert len(request.token_ids) == 59
+            logits = llm.logits(request.token_ids, all_positions=True)
+            torch.testing.assert_close(seen.logits(request.residuals[-1]), logits, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(request.attention(1).sum(-1), torch.ones(llm.config.num_heads, 59))
+
+
+def test_a_trace_that_begins_within_an_answer_has_the_keys_before_it(llm: LLM) -> None:
+    stream = llm.stream(PROMPT, GREEDY, cache_salt="within")
+    for _ in range(3):
+        next(stream)
+    with trace(llm, residuals=True, attention=True) as seen:
+        list(stream)
+    with trace(llm, residuals=True, attention=True) as whole:
+        llm.generate(PROMPT, GREEDY, cache_salt="whole")
+    late, complete = seen.request(), whole.request()
+    assert late.first > late.num_prompt_tokens
+    assert late.token_ids == complete.token_ids
+    torch.testing.assert_close(late.residuals, complete.residuals[:, late.first :], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(late.attention(2), complete.attention(2)[:, late.first :], atol=1e-5, rtol=0)
 
 
 def test_keys_of_a_cached_prefix_are_there(llm: LLM) -> None:

@@ -112,6 +112,20 @@ def test_what_came_from_the_prefix_cache_is_turned_back(kind: str, chat_folder: 
         view.scores(0, view.request.first - 1)
 
 
+def test_a_trace_that_began_within_the_answer_shows_its_first_query(chat_folder: Callable[[str], Path]) -> None:
+    with LLM(chat_folder("qwen3"), **FULL) as llm:
+        stream = llm.stream(PROMPT, GREEDY)
+        for _ in range(3):
+            next(stream)
+        with trace(llm, attention=True) as seen:
+            list(stream)
+    view = attention(seen)
+    first = view.request.first
+    assert first > view.request.num_prompt_tokens
+    assert view.data()["qk"]["position"] == first
+    torch.testing.assert_close(view.scores(1)[1].softmax(-1), view.weights(1)[:, 0, : first + 1])
+
+
 def test_a_long_text_has_a_map_of_64_squares(chat_folder: Callable[[str], Path]) -> None:
     seen = traced(chat_folder("qwen3"), PROMPT * 3)
     view = attention(seen)
