@@ -106,7 +106,8 @@ def test_a_head_is_chosen_by_keys_and_its_strongest_tokens_are_listed(hostile_re
     page = open_page(hostile_report, "attention")
     panel = page.locator("#panel-attention")
     expect(panel.locator("h3").first).to_have_text("Layer 1, head 0 (KV head 0, shared by heads 0–1)")
-    expect(panel.locator(".head canvas")).to_have_count(12)
+    expect(panel.locator(".head")).to_have_count(12)
+    assert inked(page, ".kv canvas") > 20
     page.focus(".head[aria-selected=true]")
     for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight"):
         page.keyboard.press(key)

@@ -21,7 +21,7 @@ defineSection("attention", (body, data) => {
   const qk = h("div");
   body.append(h("div", { class: "attention" }, overview.element, h("div", { class: "detail" },
     title, h("div", { class: "selects" }, layerChoice.element, headChoice.element), facts, picture.element,
-    pool > 1 ? h("p", { class: "hint", text: `The picture is ${data.grid} × ${data.grid}: a square is the strongest weight among ${number(pool)} × ${number(pool)} tokens. The list below is exact.` }) : null,
+    pool > 1 ? h("p", { class: "hint", text: `The picture is ${data.grid} × ${data.grid}: a square is the strongest weight among about ${Math.round(pool)} × ${Math.round(pool)} tokens. The list below is of single tokens.` }) : null,
     keys, qk)));
 
   function selection(label, count, onchange) {
@@ -107,8 +107,7 @@ defineSection("attention", (body, data) => {
   overview.mark(chosen.layer, chosen.head);
   return {
     async redraw() {
-      await overview.redraw();
-      await show(chosen.layer, chosen.head);
+      await Promise.all([overview.redraw(), show(chosen.layer, chosen.head)]);
     },
     select: async (position) => { if (chosen.levels) await looksAt(position); },
   };

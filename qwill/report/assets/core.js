@@ -60,7 +60,9 @@ async function inflate(base64) {
   if (typeof DecompressionStream === "undefined") {
     throw new Error("This browser cannot unpack the data (it lacks DecompressionStream). Any browser from 2023 on can.");
   }
-  const packed = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+  const characters = atob(base64);
+  const packed = new Uint8Array(characters.length);
+  for (let place = 0; place < characters.length; place += 1) packed[place] = characters.charCodeAt(place);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }

@@ -33,6 +33,7 @@ function headOverview(data, store, pick) {
   const { num_layers: layers, num_heads: heads, num_kv_heads: groups } = data;
   const size = heads / groups;
   const cells = [];
+  const canvases = []; // one for each group of each layer: hundreds of small ones would be slow
   const measure = choices("Show", Object.entries(MEASURES).map(([value, [text]]) => [value, text]), "picture", () => redraw());
   const top = h("div", { class: "head-row names", "aria-hidden": "true" }, h("span", { class: "layer-name", text: "" }),
     [...Array(groups).keys()].map((group) => h("span", { class: "kv", style: { "--heads": size } },
@@ -40,12 +41,13 @@ function headOverview(data, store, pick) {
   const grid = h("div", { class: "head-grid", role: "grid", "aria-label": "Heads: rows are layers, columns are heads" },
     [...Array(layers).keys()].map((layer) => row(layer)));
   const legend = h("div");
-  const element = h("div", { class: "overview", style: { "--count": heads } }, measure.element, legend, scroller("All heads", [top, grid], "heads"));
+  const element = h("div", { class: "overview", style: { "--count": heads, "--groups": groups } }, measure.element, legend, scroller("All heads", [top, grid], "heads"));
 
   function row(layer) {
     cells[layer] = [];
-    const boxes = [...Array(groups).keys()].map((group) => h("span", { class: "kv", role: "presentation", style: { "--heads": size } },
-      [...Array(size).keys()].map((one) => cell(layer, group * size + one, group))));
+    canvases[layer] = [...Array(groups).keys()].map(() => h("canvas", { width: size * data.grid, height: data.grid, "aria-hidden": "true" }));
+    const boxes = canvases[layer].map((canvas, group) => h("span", { class: "kv", role: "presentation", style: { "--heads": size } },
+      canvas, [...Array(size).keys()].map((one) => cell(layer, group * size + one, group))));
     return h("div", { class: "head-row", role: "row" }, h("span", { class: "layer-name", role: "rowheader", text: layer }), boxes);
   }
 
@@ -60,12 +62,6 @@ function headOverview(data, store, pick) {
     return element;
   }
 
-  function picture(element, levels, table) {
-    const canvas = h("canvas", { width: data.grid, height: data.grid, "aria-hidden": "true" });
-    paintLevels(canvas, levels, data.grid, table);
-    element.replaceChildren(canvas);
-  }
-
   async function redraw() {
     const [name, level] = MEASURES[measure.value()];
     const key = measure.value();
@@ -75,18 +71,23 @@ function headOverview(data, store, pick) {
     for (let layer = 0; layer < layers; layer += 1) {
       const levels = level ? null : await store.map(layer);
       if (measure.value() !== key) return; // another measure was chosen meanwhile
-      cells[layer].forEach((element, head) => {
-        if (!level) {
-          element.style.cssText = "";
-          picture(element, levels.subarray(head * data.grid ** 2, (head + 1) * data.grid ** 2), table);
-          return;
-        }
-        const one = data.summary[layer][head];
-        const colour = ramp(level(one, most));
-        element.style.cssText = `background:${css(colour)};color:${inkOn(colour)}`;
-        element.replaceChildren(h("small", { "aria-hidden": "true", text: key === "entropy" ? one[key].toFixed(1) : key === "distance" ? one[key].toFixed(0) : String(Math.round(one[key] * 100)) }));
+      canvases[layer].forEach((canvas, group) => {
+        canvas.hidden = Boolean(level);
+        if (!level) paintLevels(canvas, levels.subarray(group * size * data.grid ** 2), data.grid, table);
       });
+      cells[layer].forEach((element, head) => fill(element, key, level, data.summary?.[layer]?.[head], most));
     }
+  }
+
+  /** A head's number in its cell, on the colour of its level; nothing where the picture shows it. */
+  function fill(element, key, level, about, most) {
+    element.replaceChildren();
+    element.style.cssText = "";
+    if (!level) return;
+    const colour = ramp(level(about, most));
+    const digits = key === "entropy" ? about[key].toFixed(1) : key === "distance" ? about[key].toFixed(0) : String(Math.round(about[key] * 100));
+    element.style.cssText = `background:${css(colour)};color:${inkOn(colour)}`;
+    element.append(h("small", { "aria-hidden": "true", text: digits }));
   }
 
   function legendOf(key, name, most) {
@@ -119,12 +120,15 @@ function headOverview(data, store, pick) {
   return { element, redraw, mark };
 }
 
-/** Draw levels of 0 … 255; what lies above the diagonal does not exist and stays empty. */
+/** Draw heads side by side, from levels of 0 … 255; what lies above their diagonals does not exist and stays empty. */
 function paintLevels(canvas, levels, grid, table) {
-  const image = new ImageData(grid, grid);
+  const image = new ImageData(canvas.width, grid);
   const points = new Uint32Array(image.data.buffer);
-  for (let row = 0; row < grid; row += 1) {
-    for (let place = row * grid; place <= row * grid + row; place += 1) points[place] = table[levels[place]];
+  for (let head = 0; head * grid < canvas.width; head += 1) {
+    for (let row = 0; row < grid; row += 1) {
+      const [from, to] = [(head * grid + row) * grid, row * canvas.width + head * grid];
+      for (let column = 0; column <= row; column += 1) points[to + column] = table[levels[from + column]];
+    }
   }
   canvas.getContext("2d").putImageData(image, 0, 0);
 }

@@ -60,7 +60,7 @@ defineSection("probabilities", (body, data) => {
       h("h3", { text: "What if another token had come here?" }),
       here.length ? here.map(continuation) : h("p", { text: places.length ? "Not computed for this position. It was for these:" : "No other continuation was computed." }),
       places.length ? h("p", { class: "places" }, here.length ? "Computed for: " : "", links) : null,
-      h("p", { class: "hint", text: "In Python, qwill.inspect does it for any position." }));
+      h("p", { class: "hint" }, "In Python, for any position and any token: ", h("code", { text: `qwill.inspect.probabilities(trace).what_if(${position}, " other")` })));
   }
 
   function continuation(one) {
