@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from qwill.cli.commands.run import prompt_from
+from qwill.cli.commands.run import check_template_flags, prompt_from
 from qwill.cli.flags import AnswerFlags, ExplainFlags, Model, Part, check_given, flags_of, picked
 from qwill.cli.load import load_model
 from qwill.cli.paths import check_may_write
 from qwill.cli.terminal import harmless, notice, print_json
-from qwill.errors import QwillError, UsageError
+from qwill.errors import QwillError
 from qwill.sampling_params import SamplingParams
 from qwill.settings import EngineSettings
 
@@ -47,8 +47,7 @@ def explain(
     """
     given = given or {}
     check_given(given, AnswerFlags, SamplingParams, EngineSettings)
-    if given.get("raw") and (given.get("system") or given.get("think") is not None):
-        raise UsageError("--raw has no chat template, so it goes with neither --system nor --think")
+    check_template_flags(given)
     path = Path(given.get("output") or "report.html")
     check_may_write(str(path))
     text = prompt_from(prompt, sys.stdin)
