@@ -228,6 +228,26 @@ def tiny_chat_model(tiny_checkpoint: Callable[..., Path], tmp_path_factory: pyte
     return folder
 
 
+@pytest.fixture(scope="session")
+def chat_folder(
+    tiny_checkpoint: Callable[..., Path], tiny_chat_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """chat_folder(name): any of the tiny models, with the tokenizer of the chat model."""
+    import shutil
+
+    made: dict[str, Path] = {}
+
+    def make(name: str) -> Path:
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("with-tokenizer") / name
+            shutil.copytree(tiny_checkpoint(name), made[name])
+            for file in tiny_chat_model.glob("*token*.json"):
+                shutil.copy(file, made[name])
+        return made[name]
+
+    return make
+
+
 MERGED = ["ab", '":', "true", "12", "}}", " a", "yes"]
 
 

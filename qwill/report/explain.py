@@ -191,6 +191,7 @@ class _Look:
 
     def _kv_cache(self) -> dict[str, Any]:
         """The steps of the answer, and those of what would have come after other tokens: they share its blocks."""
-        both = [*self.seen.steps, *self.later]
-        steps = tuple(dataclasses.replace(step, index=index) for index, step in enumerate(both))
+        last = self.seen.steps[-1]
+        later = [dataclasses.replace(s, start=s.start + last.start + last.seconds) for s in self.later]  # one clock
+        steps = tuple(dataclasses.replace(s, index=i) for i, s in enumerate([*self.seen.steps, *later]))
         return {**KVCacheView(self.seen.block_size, steps).data(), "note": NOTE if self.later else ""}

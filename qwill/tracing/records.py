@@ -75,7 +75,7 @@ class StepRecord:
         seconds: how long the forward pass took; choosing tokens is not in it.
         shares: what it computed for whom, in the order of the rows.
         num_blocks: blocks of the KV cache.
-        free_blocks: of those, how many could be had when the step began: empty ones, and cached ones without a user.
+        free_blocks: of those, how many could still be had: empty ones, and cached ones without a user.
         cached_blocks: how many were in the prefix cache, with or without a user.
         copies: (from, to, tokens): blocks whose beginning was copied first, for a prefix that ends within a block.
     """

@@ -66,7 +66,8 @@ class Watcher:
     def end(self) -> Kept:
         """The pass is over, or failed. Returns what was kept of it."""
         self._watching = False
-        return self.kept
+        kept, self.kept = self.kept, {}
+        return kept
 
     def call(self, op: str, backend: str, body: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Make a call for an op, and note it."""
@@ -105,7 +106,7 @@ class Watcher:
         if not self._wants["attention"]:
             return
         if op == "rope":
-            self._rotated.append(arguments[0])
+            self._rotated.append(arguments[0].clone())  # a view would hold the values beside it, uncounted
         elif op == "attention":
             q, k, _, batch, layer = arguments
             self.kept["queries", layer], self.kept["keys", layer] = self._rotated

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from qwill.errors import UsageError
 from qwill.tracing import ShareRecord, StepRecord, Trace
+from qwill.views.lettering import letter_of
 from qwill.views.view import View, new_figure
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class KVCacheView(View):
     @property
     def letters(self) -> dict[str, str]:
         """Request -> its letter in the pictures: A … Z, A1, …"""
-        return {share.request_id: _letter(number) for number, share in enumerate(self.requests)}
+        return {share.request_id: letter_of(number) for number, share in enumerate(self.requests)}
 
     def held(self, step: StepRecord) -> dict[int, list[ShareRecord]]:
         """Block -> the shares of this step in whose tables it is."""
@@ -285,11 +286,6 @@ def _filled(number: int, *, shared: bool = False) -> str:
     if shared:
         return f"background:repeating-linear-gradient(45deg,{color}66 0 5px,{color}22 5px 10px)"
     return f"background:{color}66"
-
-
-def _letter(number: int) -> str:
-    """0 -> A … 25 -> Z, 26 -> A1, …"""
-    return chr(65 + number % 26) + (str(number // 26) if number >= 26 else "")
 
 
 def _span(first: int, count: int) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.text import Text
 
-__all__ = ["drawable", "lettering", "shorten", "width", "write"]
+__all__ = ["drawable", "letter_of", "lettering", "shorten", "width", "write"]
 
 
 def write(axes: Axes, x: float, y: float, text: str, **style: Any) -> Text:
@@ -62,3 +62,8 @@ def _has(letter: str) -> bool:
     from matplotlib.font_manager import get_font
 
     return any(get_font(path).get_char_index(ord(letter)) for _, path in _fonts())
+
+
+def letter_of(number: int) -> str:
+    """A short name for the number of a thing in a drawing: 0 -> A … 25 -> Z, 26 -> A1, …"""
+    return chr(65 + number % 26) + (str(number // 26) if number >= 26 else "")

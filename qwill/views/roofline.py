@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from qwill.errors import SettingError, UsageError
 from qwill.tracing import Trace
 from qwill.views.amounts import amount, duration, percent
+from qwill.views.lettering import letter_of
 from qwill.views.op_times import PHASES, OpTime, PhaseTime, times_of
 from qwill.views.view import View, new_figure
 
@@ -117,7 +118,7 @@ class RooflineView(View):
     def figure(self) -> Figure:
         """Above, the roofline, both axes logarithmic; below, for each phase, the ops' times as bars."""
         names = list(dict.fromkeys(one.name for phase in PHASES[::-1] for one in self.ops_of(phase)))
-        letters = {name: _letter(number) for number, name in enumerate(names)}
+        letters = {name: letter_of(number) for number, name in enumerate(names)}
         rows = max((len(self.ops_of(one.phase)) for one in self.phases), default=1) + 1
         figure = new_figure(max(9.0, 4.8 * len(self.phases)), 4.2 + 0.24 * rows)
         parts: Any = figure.subfigures(2, 1, height_ratios=[3.8, 0.4 + 0.24 * rows])
@@ -283,11 +284,6 @@ def _close_together(dots: Sequence[OpTime]) -> list[list[OpTime]]:
         else:
             groups.append([one])
     return groups
-
-
-def _letter(number: int) -> str:
-    """0 -> A … 25 -> Z, 26 -> A1, as elsewhere."""
-    return chr(65 + number % 26) + (str(number // 26) if number >= 26 else "")
 
 
 def _color(letter: str) -> str:

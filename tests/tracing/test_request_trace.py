@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,22 +19,6 @@ from qwill.tracing import trace
 GREEDY = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
 PROMPT = "Shall I compare thee to a summer's day? 你好 🙂"
 FULL: dict[str, Any] = {"dtype": "float32", "max_model_len": 512, "threads": 1}
-
-
-@pytest.fixture(scope="module")
-def chat_folder(
-    tiny_checkpoint: Callable[..., Path], tiny_chat_model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Path]:
-    """Any of the tiny models with the tokenizer of the chat model."""
-
-    def make(name: str) -> Path:
-        folder = tmp_path_factory.mktemp("traced") / name
-        shutil.copytree(tiny_checkpoint(name), folder)
-        for file in tiny_chat_model.glob("*token*.json"):
-            shutil.copy(file, folder)
-        return folder
-
-    return make
 
 
 KINDS = ["qwen3", "qwen3-untied", "qwen3-odd-heads", "qwen3-one-kv-head", "qwen2", "qwen3-yarn", "llama"]

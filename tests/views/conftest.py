@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,21 +31,3 @@ def hostile_model(tiny_chat_model: Path, tmp_path_factory: pytest.TempPathFactor
 def llm(hostile_model: Path) -> Iterator[LLM]:
     with LLM(hostile_model, dtype="float32", max_model_len=512, threads=1) as llm:
         yield llm
-
-
-@pytest.fixture(scope="session")
-def chat_folder(
-    tiny_checkpoint: Callable[..., Path], tiny_chat_model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Path]:
-    """chat_folder(name): any of the tiny models, with the tokenizer of the chat model."""
-    made: dict[str, Path] = {}
-
-    def make(name: str) -> Path:
-        if name not in made:
-            made[name] = tmp_path_factory.mktemp("pictured") / name
-            shutil.copytree(tiny_checkpoint(name), made[name])
-            for file in tiny_chat_model.glob("*token*.json"):
-                shutil.copy(file, made[name])
-        return made[name]
-
-    return make
