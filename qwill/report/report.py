@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +10,7 @@ from typing import Any
 
 from qwill.errors import SettingError
 from qwill.report.page import build_page, visible
+from qwill.whole_file import whole_file
 
 __all__ = ["SECTIONS", "About", "Report"]
 
@@ -81,7 +79,9 @@ class Report:
             OSError: the file cannot be written.
             ValueError: a number is not finite.
         """
-        return write_whole(Path(path), self.html().encode("utf-8", "backslashreplace"))
+        content = self.html().encode("utf-8", "backslashreplace")
+        with whole_file(path) as temporary:
+            return temporary.write_bytes(content)
 
     def as_record(self) -> dict[str, Any]:
         """What the report is about, without the pictures' data: for JSON."""
@@ -116,30 +116,3 @@ class Report:
 def shortened(text: str, most: int = 200) -> str:
     """The beginning of a long text."""
     return text if len(text) <= most else text[:most] + "…"
-
-
-def write_whole(path: Path, content: bytes) -> int:
-    """Write a file under a temporary name and give it its own at the end; no half file stays, whatever happens.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp lets the owner alone read it
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    return len(content)
-
-
-def _umask() -> int:
-    """The process's mask for new files; it can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
