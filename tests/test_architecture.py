@@ -21,7 +21,7 @@ ORDER = [
     {"_native"},  # csrc/
     {"errors"},
     {"settings"},
-    {"sampling_params", "outputs", "system"},
+    {"sampling_params", "outputs", "system", "whole_file"},
     {"formats"},
     {"config"},
     {"checkpoint_names"},
@@ -81,7 +81,7 @@ TORCH_FREE = {
     *("errors", "settings", "sampling_params", "outputs", "system", "formats", "config", "checkpoint_names", "hub"),
     *("detokenizer", "tokenizer_files", "gguf_vocab", "tokenizer", "messages", "template_budget", "chat_output"),
     *("templates", "chat", "answer", "request", "block_pool", "scheduler", "faults", "inspect"),
-    *("step_cost", "prompt_lookup", "speculative", "grammar", "thinking"),
+    *("step_cost", "prompt_lookup", "speculative", "grammar", "thinking", "whole_file"),
     "openai",
 }
 HEAVY = {"torch", "transformers"}

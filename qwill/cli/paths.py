@@ -11,6 +11,9 @@ from qwill.errors import UsageError
 
 __all__ = ["check_may_write", "config_files", "make_folder", "state_folder"]
 
+LONGEST_NAME = 255
+"""Bytes in the name of a file or folder, on every common file system."""
+
 
 def config_files(environ: Mapping[str, str] = os.environ) -> list[Path]:
     """The config files, the one that goes first at the front; they need not exist."""
@@ -51,9 +54,12 @@ def check_may_write(*names: str | None) -> None:
 
 
 def _may_write(file: Path) -> bool:
-    """Whether a file can be made here, with the folders that are missing above it."""
+    """Whether a file can be made here, with the folders that are missing above it, in place of nothing but a file."""
+    if "\0" in str(file) or any(len(os.fsencode(part)) > LONGEST_NAME for part in file.parts):
+        return False
+    file = Path(os.path.realpath(file))
     above = next(folder for folder in file.parents if folder.exists())
-    return not file.is_dir() and above.is_dir() and os.access(above, os.W_OK)
+    return (file.is_file() or not file.exists()) and above.is_dir() and os.access(above, os.W_OK)
 
 
 def _folder(environ: Mapping[str, str], variable: str, below_home: str) -> Path:

@@ -183,6 +183,8 @@ class _Look:
         picture = probabilities(self.seen)
         if self.params.structured_outputs is None:
             places = sorted(picture.most_uncertain(WHAT_IFS))
+            # Where the context is full after the other token, there is no room for what would come.
+            places = [place for place in places if place + 1 < self.llm.max_model_len]
             changes = [(place, token) for place in places for token in picture.others(place, ALTERNATIVES)]
             with trace(self.llm) as more:
                 picture = picture.with_what_ifs(changes, max_tokens=WHAT_IF_TOKENS)

@@ -10,7 +10,7 @@ from typing import Any
 
 from qwill.errors import SettingError
 from qwill.report.page import build_page, visible
-from qwill.tracing.export import whole
+from qwill.whole_file import whole_file
 
 __all__ = ["SECTIONS", "About", "Report"]
 
@@ -80,9 +80,8 @@ class Report:
             ValueError: a number is not finite.
         """
         content = self.html().encode("utf-8", "backslashreplace")
-        with whole(path) as temporary:
-            temporary.write_bytes(content)
-        return len(content)
+        with whole_file(path) as temporary:
+            return temporary.write_bytes(content)
 
     def as_record(self) -> dict[str, Any]:
         """What the report is about, without the pictures' data: for JSON."""

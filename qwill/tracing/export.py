@@ -9,19 +9,17 @@ from __future__ import annotations
 import bisect
 import itertools
 import json
-import os
 import re
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from qwill.tracing.records import OpRecord, StepRecord
 from qwill.tracing.trace import Trace
+from qwill.whole_file import whole_file
 
-__all__ = ["FORMAT", "json_pieces", "perfetto_pieces", "whole", "write_json", "write_perfetto"]
+__all__ = ["FORMAT", "json_pieces", "perfetto_pieces", "write_json", "write_perfetto"]
 
 FORMAT = 1
 """Version of the JSON layout; it goes up when a field changes its meaning or goes away."""
@@ -30,23 +28,6 @@ TRACKS = {1: "steps", 2: "modules", 3: "ops"}
 """Thread number -> name, in the order in which a viewer shows them."""
 STEPS, MODULES, OPS = TRACKS
 PROCESS = 1
-
-
-@contextmanager
-def whole(path: str | Path) -> Iterator[Path]:
-    """A name to write a file under; it becomes `path` when all went well, and else is deleted. Makes missing folders.
-
-    Raises:
-        OSError: the file cannot be written; what was there before is still there.
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{secrets.token_hex(8)}.part")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_json(trace: Trace, path: str | Path) -> None:
@@ -61,7 +42,7 @@ def write_json(trace: Trace, path: str | Path) -> None:
     Raises:
         OSError: the file cannot be written; what was there before is still there.
     """
-    with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+    with whole_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(json_pieces(trace))
 
 
@@ -76,7 +57,7 @@ def write_perfetto(trace: Trace, path: str | Path) -> None:
     Raises:
         OSError: see `write_json`.
     """
-    with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+    with whole_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(perfetto_pieces(trace))
 
 

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from qwill.errors import CapacityError, SettingError
 from qwill.system import available_memory
-from qwill.tracing.export import FORMAT, whole
+from qwill.tracing.export import FORMAT
 from qwill.tracing.request_trace import RequestTrace
 from qwill.tracing.trace import Trace
+from qwill.whole_file import whole_file
 
 __all__ = ["KINDS", "check_kinds", "write_tensors"]
 
@@ -60,7 +61,7 @@ def write_tensors(trace: Trace, path: str | Path, kinds: Collection[str], *, req
         "num_prompt_tokens": str(seen.num_prompt_tokens),
         "first": str(seen.first),
     }
-    with whole(path) as temporary:
+    with whole_file(path) as temporary:
         try:
             save_file(tensors, temporary, metadata)
         except SafetensorError as error:  # the library's word for a full disk, too

@@ -5,6 +5,7 @@ logit lens"). The final norm and the head are applied to the residual stream bet
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -124,7 +125,8 @@ def logit_lens(
     The trace must keep residuals: trace(llm, residuals=True).
 
     Raises:
-        SettingError: residuals were not kept; the trace has not that one request; a position was not computed; top < 1.
+        SettingError: residuals were not kept; the trace has not that one request; no position, or one that was
+            not computed; top < 1.
         UsageError: the LLM was closed.
     """
     if top < 1:
@@ -133,7 +135,10 @@ def logit_lens(
     tokenizer, first = trace.llm.tokenizer, request.first
     ids = request.request.tokens(0, len(request.token_ids) + 1)
     stop = len(request.token_ids)
-    chosen = range(max(first, stop - MOST_POSITIONS), stop) if positions is None else positions
+    wanted = range(max(first, stop - MOST_POSITIONS), stop) if positions is None else positions
+    chosen = list(map(operator.index, wanted))  # numpy's numbers too; they would be no JSON
+    if not chosen:
+        raise SettingError("no position is given", hint=f"allowed: {first} … {stop - 1}")
     for position in chosen:
         if not first <= position < stop:
             raise SettingError(f"position = {position} was not computed", hint=f"allowed: {first} … {stop - 1}")

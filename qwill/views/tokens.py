@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -154,7 +155,11 @@ def tokens(
     if text is None:
         raise SettingError("no text is given", hint='tokens(llm, "text"), or tokens(trace)')
     tokenizer = source.tokenizer if isinstance(source, LLM) else source
-    ids = tokenizer.encode(text, parse_special=parse_special) if isinstance(text, str) else list(text)
+    ids = (
+        tokenizer.encode(text, parse_special=parse_special)
+        if isinstance(text, str)
+        else list(map(operator.index, text))
+    )
     return Tokens(_listed(tokenizer, ids, len(ids) if num_prompt_tokens is None else num_prompt_tokens))
 
 

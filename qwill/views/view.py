@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qwill.errors import SettingError, UsageError
+from qwill.whole_file import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,18 +69,20 @@ class View(abc.ABC):
         Raises:
             SettingError: the name ends otherwise.
             UsageError: matplotlib is not installed.
-            OSError: the file cannot be written.
+            OSError: the file cannot be written; what was there before is still there.
         """
         path = Path(path)
         if path.suffix not in SUFFIXES:
             raise SettingError(f"a picture cannot be saved as {path.name!r:.100}", hint="known: " + ", ".join(SUFFIXES))
         if path.suffix == ".json":
             text = json.dumps(self.data(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-            path.write_text(text + "\n", encoding="utf-8")
+            with whole_file(path) as temporary:
+                temporary.write_text(text + "\n", encoding="utf-8", newline="\n")
             return
         buffer = io.BytesIO()
         self._write(buffer, path.suffix[1:])
-        path.write_bytes(buffer.getvalue())
+        with whole_file(path) as temporary:
+            temporary.write_bytes(buffer.getvalue())
 
     def _write(self, buffer: io.BytesIO, kind: str) -> None:
         figure = self.figure()  # first: it tells who lacks matplotlib

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,6 +83,7 @@ def what_ifs(
     request = trace.request(request_id).request
     ids = request.tokens(0, request.num_tokens)
     own = _params(request.params, max_tokens) if params is None else dataclasses.replace(params, max_tokens=max_tokens)
+    changes = [(operator.index(position), token) for position, token in changes]  # numpy's numbers too
     new = [_tokens(trace, change, len(ids)) for change in changes]
     # Whatever the model chooses comes first and counts in addition.
     each = [own if given else dataclasses.replace(own, max_tokens=max_tokens + 1) for given in new]
@@ -123,7 +125,7 @@ def _tokens(trace: Trace, change: Change, count: int) -> list[int]:
         raise SettingError(f"position = {position}: there is no such token", hint=f"allowed: 0 … {count - 1}")
     if token is None:
         return []
-    ids = trace.llm.tokenize(token) if isinstance(token, str) else [token]
+    ids = trace.llm.tokenize(token) if isinstance(token, str) else [operator.index(token)]
     if not ids:
         raise SettingError("an empty text cannot take a token's place", hint="give a token id or a text")
     return ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -36,9 +37,11 @@ def test_files_that_can_be_written_are_fine_with_folders_that_are_yet_to_be_made
     check_may_write("a.json", None, "new/folder/b.json", "")
 
 
-@pytest.mark.parametrize("name", [".", "file/below.json"])
+@pytest.mark.parametrize("name", [".", "file/below.json", "a" * 256, "new/" + "a" * 300, "a\0b", "pipe", "to a pipe"])
 def test_a_file_that_cannot_be_written_is_refused_by_its_name(home: Path, name: str) -> None:
     (home / "file").write_text("")
+    os.mkfifo(home / "pipe")
+    (home / "to a pipe").symlink_to("pipe")
     with pytest.raises(UsageError, match="cannot write") as caught:
         check_may_write("fine.json", name)
-    assert repr(name) in caught.value.what
+    assert f"{name!r:.100}" in caught.value.what

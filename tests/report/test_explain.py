@@ -113,3 +113,11 @@ def test_512_tokens_of_a_real_model_are_a_page_of_at_most_15_megabytes(qwen_code
     assert report.missing == {}
     assert len(report.views["tokens"]["tokens"]) >= 505
     assert report.save(tmp_path / "report.html") <= 15_000_000
+
+
+def test_an_answer_that_fills_the_context_has_its_probabilities(tiny_chat_model: Path) -> None:
+    with LLM(tiny_chat_model, dtype="float32", max_model_len=64, threads=1) as full:
+        report = explain(full, "x" * 63, full.params(max_tokens=1), raw=True)
+    assert report.missing == {}
+    assert len(report.views["probabilities"]["positions"]) == 64
+    assert report.views["probabilities"]["what_if"] == []

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 
 from qwill import LLM, SamplingParams
 from qwill.tracing import OpRecord, StepRecord, Trace, trace
-from qwill.tracing.export import json_pieces, perfetto_pieces, whole, write_json, write_perfetto
+from qwill.tracing.export import json_pieces, perfetto_pieces, write_json, write_perfetto
 
 NAME = 'a "name" 你好 \ud800 \x1b[0m'
 
@@ -157,18 +155,3 @@ def test_a_long_trace_is_written_in_small_pieces(seen: Trace) -> None:
 
 def _fields(record: OpRecord | StepRecord) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
-
-
-def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
-    target = tmp_path / "made" / "for it" / "file.json"
-    with whole(target) as temporary:
-        temporary.write_text("first")
-        assert not target.exists()
-    assert target.read_text() == "first"
-    mask = os.umask(0)
-    os.umask(mask)
-    assert stat.S_IMODE(target.stat().st_mode) == 0o666 & ~mask
-    with pytest.raises(ZeroDivisionError), whole(target) as temporary:
-        temporary.write_text(f"half {1 / 0}" if temporary.write_text("half") else "")
-    assert target.read_text() == "first"
-    assert [path.name for path in target.parent.iterdir()] == ["file.json"]

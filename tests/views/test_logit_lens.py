@@ -118,3 +118,13 @@ def test_what_cannot_be_looked_at_is_refused(llm: LLM) -> None:
         logit_lens(seen)
     with pytest.raises(SettingError, match="top = 0"):
         logit_lens(seen, top=0)
+
+
+def test_positions_of_numpy_are_positions(seen: Trace) -> None:
+    view = logit_lens(seen, positions=np.arange(2))  # type: ignore[arg-type]  # not a Sequence, and given all the same
+    assert json.loads(json.dumps(view.data())) == logit_lens(seen, positions=[0, 1]).data()
+
+
+def test_a_lens_without_a_position_is_refused(seen: Trace) -> None:
+    with pytest.raises(SettingError, match="no position"):
+        logit_lens(seen, positions=[])

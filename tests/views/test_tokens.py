@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from qwill import LLM, SamplingParams
@@ -99,3 +100,8 @@ def test_what_is_not_one_text_is_refused(llm: LLM) -> None:
         tokens(seen)
     with pytest.raises(SettingError, match="texts already"):
         tokens(seen, "a")
+
+
+def test_ids_of_numpy_are_ids(llm: LLM) -> None:
+    view = tokens(llm, np.array([65, 66]))  # type: ignore[arg-type]  # not a Sequence, and given all the same
+    assert json.loads(json.dumps(view.data())) == tokens(llm, [65, 66]).data()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
+import numpy as np
 import pytest
 
 from qwill import LLM, SamplingParams, StructuredOutputsParams
@@ -99,3 +101,9 @@ def test_what_is_impossible_is_refused(llm: LLM, view: Probabilities) -> None:
     with pytest.raises(SettingError, match="follows a grammar"):
         probabilities(seen).what_if(2, 70)
     assert len(probabilities(seen).what_if(2, 70, params=GREEDY, max_tokens=3).ids) == 3
+
+
+def test_numbers_of_numpy_are_numbers(view: Probabilities) -> None:
+    asked = view.with_what_ifs([(np.int64(COUNT), np.int64(66))])
+    assert json.loads(json.dumps(asked.data()))["what_if"][0]["by"]["ids"] == [66]
+    assert asked.what_ifs == (view.what_if(COUNT, 66),)
