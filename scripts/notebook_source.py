@@ -87,7 +87,11 @@ def read_source(path: Path) -> Source:
     Raises:
         NotebookError: it breaks a rule; says in which line.
     """
-    return parse(path.read_text(encoding="utf-8"), path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise _error(path, error.object[: error.start].count(b"\n") + 1, "not UTF-8") from error
+    return parse(text, path)
 
 
 def parse(text: str, path: Path) -> Source:
@@ -99,7 +103,7 @@ def parse(text: str, path: Path) -> Source:
     title = TITLE.fullmatch(text.partition("\n")[0])
     if not title or not path.stem.startswith(f"{title[1]}-"):
         raise _error(path, 1, f'the first line is not "# {path.stem[:2]} English title | Chinese title"')
-    pieces = _pieces(text.splitlines(), path)
+    pieces = _pieces(text.split("\n"), path)
     sections = tuple(_sections(pieces, path))
     if not any(isinstance(section, Code) for section in sections):
         raise _error(path, 1, "there is no ```python cell")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.notebook_source import Code, NotebookError, Text, parse
+from scripts.notebook_source import Code, NotebookError, Text, parse, read_source
 
 GOOD = """# 05 The cache | 缓存
 
@@ -101,3 +101,15 @@ def test_a_rule_that_is_broken_is_an_error_with_its_line(old: str, new: str, fou
 
 def test_the_file_has_the_number_of_its_title() -> None:
     assert problem(SHORT, "06-cache.md").startswith("06-cache.md:1: ")
+
+
+def test_a_file_that_is_not_utf_8_is_an_error_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "05-cache.md"
+    path.write_bytes(b"# 05 The cache | ...\n\xff")
+    with pytest.raises(NotebookError, match=r"05-cache\.md:2: not UTF-8"):
+        read_source(path)
+
+
+def test_a_cell_keeps_its_form_feed_which_ends_no_line() -> None:
+    source = parse(SHORT.replace("x = 1", "x =\f 1"), Path("05-cache.md"))
+    assert any(isinstance(section, Code) and "\f" in section.python for section in source.sections)

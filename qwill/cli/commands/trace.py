@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import sys
 from collections.abc import Iterator
@@ -88,8 +89,8 @@ def _checked(given: dict[str, Any]) -> list[str]:
         raise UsageError(f"{missing} is missing: it goes with the other one", hint=f"{missing} {hint}")
     if given.get("json") and _lists(given):
         raise UsageError("--json gives everything, so it goes with none of --ops, --step and --layer")
-    files = [Path(given[name]).absolute() for name in FILES if given.get(name)]
-    check_may_write(*map(str, files))
+    check_may_write(*(given.get(name) for name in FILES))
+    files = [Path(os.path.realpath(given[name])) for name in FILES if given.get(name)]
     for file in files:
         if file.exists():
             raise UsageError("this file exists already", where=str(file), hint="name another one, or delete it first")

@@ -105,6 +105,7 @@ def test_files_are_written_as_asked_for(traced: Any, home: Path, tiny_chat_model
         (["-o", "there.txt"], "exists already"),
         (["--perfetto", "there.txt/x.json"], "cannot write"),
         (["-o", "same.json", "--perfetto", "./same.json"], "one file"),
+        (["-o", "same.json", "--perfetto", "new/../same.json"], "one file"),
         (["--raw", "--system", "x"], "--raw has no chat template"),
         (["--layer", "-1"], "0 … 9999"),
         ([""], "the prompt is empty"),
