@@ -35,10 +35,11 @@ ANSWER_TOKENS = 48
 MAX_TOKENS = 2048
 """Prompt and answer together; a longer text's pictures could not be read, and would be too many megabytes."""
 
-LENS_POSITIONS = 64
-"""The logit lens works out a whole vocabulary for each layer and position; of a longer text, it gets the last ones."""
+LENS_POSITIONS, LENS_LOGITS = 64, 1 << 27
+"""The logit lens works out a whole vocabulary for each layer and position, in seconds for large ones: it gets the last
+positions of a text, at most so many, with at most so many logits in all."""
 
-WHAT_IFS, ALTERNATIVES, WHAT_IF_TOKENS = 6, 2, 12
+WHAT_IFS, ALTERNATIVES, WHAT_IF_TOKENS = 4, 2, 10
 """From so many positions of the answer, the most uncertain ones, it is gone on with so many other tokens, so far."""
 
 NOTE = "Request A is the answer. The others begin as it does and go on with another token, for “what if”."
@@ -174,8 +175,9 @@ class _Look:
 
     def _logit_lens(self) -> dict[str, Any]:
         request = self.seen.request()
-        last = len(request.token_ids)
-        positions = range(max(request.first, last - LENS_POSITIONS), last)
+        last, config = len(request.token_ids), self.llm.config
+        most = max(min(LENS_POSITIONS, LENS_LOGITS // (config.vocab_size * (config.num_layers + 1))), 1)
+        positions = range(max(request.first, last - most), last)
         return logit_lens(self.seen, positions=positions, top=1).data()
 
     def _probabilities(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorStatistics", "WeightTensor", "Weights", "weights"]
 
-SAMPLE = 1 << 19
+SAMPLE = 1 << 18
 """Values of a tensor that are looked at, at most; a few more where whole rows or heads are needed."""
 
 STRIPS = 16
