@@ -151,6 +151,8 @@ class RequestTrace:
         if self._overflow:
             raise CapacityError(self._overflow, hint="trace fewer tokens, or raise max_bytes")
         stop = len(self.token_ids)
+        if stop == self.first:
+            raise SettingError(f"no token of request {self.request_id!r:.100} was computed inside the trace and kept")
         rows: Tensor | None = None
         for piece in self._pieces:
             if (name, layer) not in piece.kept:

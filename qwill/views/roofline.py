@@ -262,7 +262,16 @@ def roofline(
 
     Raises:
         UsageError: nothing was computed while tracing.
+        SettingError: a measured number that cannot be one.
     """
+    measured = {
+        "read_bandwidth": read_bandwidth,
+        "peak_operations": peak_operations,
+        "untraced_step_seconds": untraced_step_seconds,
+    }
+    for name, value in measured.items():
+        if value is not None and not 0 < value < math.inf:  # NaN is neither
+            raise SettingError(f"{name} = {value} is no measurement", hint="a number above 0, or None")
     if not trace.steps:
         raise UsageError("the trace has no steps", hint="generate something inside the `with` block")
     ops, phases = times_of(trace)

@@ -14,7 +14,8 @@ import torch
 
 from qwill import LLM, SamplingParams
 from qwill.errors import SettingError
-from qwill.tracing import trace
+from qwill.request import Request
+from qwill.tracing import RequestTrace, trace
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
 PROMPT = "Shall I compare thee to a summer's day? 你好 🙂"
@@ -216,3 +217,13 @@ def test_what_was_not_kept_or_is_not_there_is_told(llm: LLM) -> None:
             request.mlp(layer)
     with pytest.raises(SettingError, match="negative"), trace(llm, max_bytes=-1):
         pass
+
+
+def test_a_request_that_ended_before_its_only_step_counted_says_so(llm: LLM) -> None:
+    """As where the trace began late, and the request was aborted within the step that it saw."""
+    request = Request("late", [1, 2], GREEDY, max_tokens=9, output_token_ids=[3])
+    seen = RequestTrace(request, "late", llm.config)
+    seen.add(2, slice(0, 1), [3], {("residuals", 0): torch.zeros(1, llm.config.hidden_size)})
+    assert seen.token_ids == [1, 2]
+    with pytest.raises(SettingError, match="no token of request 'late'"):
+        _ = seen.residuals

@@ -128,3 +128,10 @@ def test_a_trace_without_a_step_has_no_picture(llm: LLM) -> None:
         pass
     with pytest.raises(UsageError, match="no steps"):
         roofline(empty)
+
+
+@pytest.mark.parametrize("value", [float("nan"), 0.0, -1.0, float("inf")])
+def test_what_cannot_have_been_measured_is_refused(seen: Trace, value: float) -> None:
+    for name in ("read_bandwidth", "peak_operations", "untraced_step_seconds"):
+        with pytest.raises(SettingError, match=name):
+            roofline(seen, **{name: value})
