@@ -17,7 +17,7 @@ import time
 import timeit
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def main() -> None:
     if name.startswith("random:"):
         given["model"] = str(random_model(name))
     work = Work(**given)
-    occasion = Occasion.now("tracing", name, work)
+    occasion = Occasion.now("tracing", name, replace(work, model=name))  # where it lies is this machine's business
     bandwidth = read_bandwidth(work.threads)
     found = findings(work)
     told = [{**asdict(finding), "reached": finding.reached} for finding in found]

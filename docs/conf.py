@@ -41,7 +41,12 @@ nitpicky = True
 
 def pages() -> list[Path]:
     """Every page of ours, in Markdown."""
-    outside = [*ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob("notebooks/*.md")]
+    outside = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("benchmarks/*.md"),
+        *ROOT.glob("notebooks/*.md"),
+        *ROOT.glob("qwill/*/*.md"),
+    ]
     return sorted([*outside, *(ROOT / "docs").rglob("*.md")])
 
 
