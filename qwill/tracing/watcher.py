@@ -80,12 +80,13 @@ class Watcher:
         tensors = [value for value in arguments if isinstance(value, Tensor | PackedWeight)]
         weight = arguments[1] if op in ("linear", "embedding") else tensors[0]
         module = self._path[-1] if self._path else ""
+        layer = _layer(module)
         self.ops.append(
             OpRecord(
                 step=self.step,
                 op=op,
                 module=module,
-                layer=_layer(module),
+                layer=layer,
                 backend=backend if isinstance(weight, PackedWeight) or op != "linear" else "reference",
                 inputs=tuple(tuple(value.shape) for value in tensors),
                 output=tuple((result[0] if isinstance(result, tuple) else result).shape),
@@ -96,19 +97,19 @@ class Watcher:
                 operations=operations,
             )
         )
-        self._keep(op, arguments, result)
+        if layer is not None:
+            self._keep(op, layer, arguments, result)
         return result
 
-    def _keep(self, op: str, arguments: tuple[Any, ...], result: Any) -> None:
-        layer = _layer(self._path[-1]) if self._path else None
-        if op == "silu_and_mul" and self._wants["mlp"] and layer is not None:
+    def _keep(self, op: str, layer: int, arguments: tuple[Any, ...], result: Any) -> None:
+        if op == "silu_and_mul" and self._wants["mlp"]:
             self.kept["mlp", layer] = result
         if not self._wants["attention"]:
             return
         if op == "rope":
             self._rotated.append(arguments[0].clone())  # a view would hold the values beside it, uncounted
         elif op == "attention":
-            q, k, _, batch, layer = arguments
+            q, k, _, batch, _ = arguments
             self.kept["queries", layer], self.kept["keys", layer] = self._rotated
             self.kept["rotated_queries", layer] = q
             self.kept["rotated_keys", layer] = _as_cached(k, batch, layer)

@@ -10,6 +10,7 @@ import html
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from qwill.errors import UsageError
@@ -94,12 +95,12 @@ class KVCacheView(View):
             "copies": [list(copy) for copy in step.copies],
         }
 
-    @property
+    @cached_property
     def blocks(self) -> list[int]:
         """The blocks that any request used, in order of their numbers."""
         return sorted({block for step in self.steps for share in step.shares for block in share.block_table})
 
-    @property
+    @cached_property
     def requests(self) -> list[ShareRecord]:
         """The first share of each request, in order of appearance."""
         firsts: dict[str, ShareRecord] = {}
@@ -108,7 +109,7 @@ class KVCacheView(View):
                 firsts.setdefault(share.request_id, share)
         return list(firsts.values())
 
-    @property
+    @cached_property
     def letters(self) -> dict[str, str]:
         """Request -> its letter in the pictures: A … Z, A1, …"""
         return {share.request_id: letter_of(number) for number, share in enumerate(self.requests)}

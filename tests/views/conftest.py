@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from qwill import LLM
+from qwill import LLM, SamplingParams
+from qwill.tracing import Trace, trace
 
 HOSTILE = ["<script>alert(1)</script>", "</td></table>", "&amp;\"'", "\u202eabc", "$x^$", "你", "🙂", "a\u200b\x00b"]
 """Added tokens; the last three stand for what is not hostile but hard."""
@@ -31,3 +32,12 @@ def hostile_model(tiny_chat_model: Path, tmp_path_factory: pytest.TempPathFactor
 def llm(hostile_model: Path) -> Iterator[LLM]:
     with LLM(hostile_model, dtype="float32", max_model_len=512, threads=1) as llm:
         yield llm
+
+
+@pytest.fixture(scope="module")
+def seen(llm: LLM) -> Trace:
+    """A prompt and seven more tokens, with nothing kept but times."""
+    params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+    with trace(llm) as seen:
+        llm.generate("To be, or not to be", params)
+    return seen

@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from qwill import LLM, SamplingParams
 from qwill.tracing import ShareRecord, StepRecord, Trace, trace
 from qwill.views.op_times import OpTime, phase_of, times_of
-
-
-@pytest.fixture(scope="module")
-def llm(tiny_chat_model: Path) -> Iterator[LLM]:
-    with LLM(tiny_chat_model, dtype="float32", max_model_len=256, threads=1) as llm:
-        yield llm
-
-
-@pytest.fixture(scope="module")
-def seen(llm: LLM) -> Trace:
-    """A prompt and seven more tokens."""
-    params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
-    with trace(llm) as seen:
-        llm.generate("To be, or not to be", params)
-    return seen
 
 
 def test_every_op_is_in_one_sum_and_none_is_lost(seen: Trace) -> None:

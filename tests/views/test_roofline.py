@@ -5,32 +5,16 @@ from __future__ import annotations
 import json
 import math
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from qwill import LLM, SamplingParams
+from qwill import LLM
 from qwill.errors import SettingError, UsageError
 from qwill.tracing import Trace, trace
 from qwill.views.roofline import HONEST, RooflineView, roofline
 
 BANDWIDTH = 1e10
-
-
-@pytest.fixture(scope="module")
-def llm(tiny_chat_model: Path) -> Iterator[LLM]:
-    with LLM(tiny_chat_model, dtype="float32", max_model_len=256, threads=1) as llm:
-        yield llm
-
-
-@pytest.fixture(scope="module")
-def seen(llm: LLM) -> Trace:
-    """A prompt and seven more tokens."""
-    params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
-    with trace(llm) as seen:
-        llm.generate("To be, or not to be", params)
-    return seen
 
 
 @pytest.fixture(scope="module")
