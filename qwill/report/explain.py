@@ -68,13 +68,15 @@ def explain(
 
     Raises:
         ContextLengthError: prompt and answer may have more than 2048 tokens.
-        SettingError: params.n is not 1.
+        SettingError: params.n is not 1; system or think where no chat template is used.
         QwillError: the answer ended with an error; see `LLM.generate`.
     """
     params = params or llm.params(max_tokens=ANSWER_TOKENS)
     if params.n != 1:
         raise SettingError(f"n = {params.n}: a report is about one answer", hint="n=1")
     raw = raw or llm.tokenizer.chat_template is None
+    if raw and (system or think is not None):
+        raise SettingError("there is no chat template here, so system and think have no meaning", hint="leave them out")
     options: dict[str, Any] = {"raw_special": raw_special, "cache_salt": secrets.token_hex(8)}
     asked: Any = prompt
     if not raw:

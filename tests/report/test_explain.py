@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,3 +122,9 @@ def test_an_answer_that_fills_the_context_has_its_probabilities(tiny_chat_model:
     assert report.missing == {}
     assert len(report.views["probabilities"]["positions"]) == 64
     assert report.views["probabilities"]["what_if"] == []
+
+
+@pytest.mark.parametrize("asked", [{"system": "Be brief."}, {"think": False}])
+def test_what_only_a_chat_template_could_do_is_refused_without_one(llm: LLM, asked: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match="no chat template"):
+        explain(llm, "To be", llm.params(max_tokens=1), raw=True, **asked)
