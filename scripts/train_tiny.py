@@ -21,7 +21,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ from tokenizers import Tokenizer
 from torch.nn import functional as F
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from qwill.bench.machine import machine_facts
+from qwill.bench.results import write_record
 from scripts.tiny_corpus import Document, documents
 from scripts.tiny_examples import (
     CHAT_TEMPLATE,
@@ -98,7 +100,7 @@ def main(arguments: list[str]) -> int:
 
 
 def train(texts: Sequence[Document], recipe: Recipe, folder: Path, out: Path) -> float:
-    """Train on `texts` from where the checkpoint in `folder` stands, and write `out`.
+    """Train on `texts` from where the checkpoint in `folder` stands, and write `out`, and losses.json into the folder.
 
     Returns the loss on the texts held out, in nats a token.
     """
@@ -120,10 +122,26 @@ def train(texts: Sequence[Document], recipe: Recipe, folder: Path, out: Path) ->
     out.parent.mkdir(parents=True, exist_ok=True)
     write_gguf(out, run.model, tokenizer, ABOUT)
     loss = run.test(test, windows=64)
+    plain = {}
     for kind in sorted({document.kind for document in kept}):
         some = Examples([d for d in kept if d.kind == kind], tokenizer, recipe.seed, chats=0.0)
-        print(f"  {kind}: loss on held-out text, without chats, {run.test(some, windows=32):.3f}", flush=True)
+        plain[kind] = run.test(some, windows=32)
+        print(f"  {kind}: loss on held-out text, without chats, {plain[kind]:.3f}", flush=True)
     sha256 = hashlib.sha256(out.read_bytes()).hexdigest()
+    write_record(
+        {
+            "benchmark": "train_tiny",
+            "machine": machine_facts(),
+            "recipe": asdict(recipe),
+            "parameters": sum(p.numel() for p in run.model.parameters()),
+            "sha256": sha256,
+            "bytes": out.stat().st_size,
+            "loss_held_out": loss,
+            "loss_held_out_without_chats": plain,
+            "loss_of_guessing": math.log(recipe.vocab_size),
+        },
+        folder / "losses.json",
+    )
     print(f"{out}: {out.stat().st_size} bytes, sha256 {sha256}; loss on held-out texts {loss:.3f}", flush=True)
     return loss
 

@@ -23,7 +23,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
 OTHERS = [ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "benchmarks/README.md")]
-PAGES = [*READMES, *OTHERS, *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*READMES, *OTHERS, *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "qwill").rglob("*.md"))]
 
 SMALL_MODEL = "smollm2-135m"
 NAMED_MODELS = re.compile(r"qwen3-0\.6b|qwen2\.5-coder-0\.5b")
